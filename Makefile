@@ -12,7 +12,7 @@ SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 export LOWTIDE_DATA ?= ../shared/data
 
-.PHONY: help demo check test test-beside test-slurm test-alone nightly bench docs clean
+.PHONY: help demo check test test-here test-beside test-slurm test-alone nightly bench docs clean
 help:
 	@echo "make demo    install, plan the sample job five ways, write an HTML report"
 	@echo "make check   format, lint, types, import contract, size"
@@ -47,16 +47,18 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/size.py
 
-# What does not mind company runs on all cores, and beside it, one by one, what runs jobs on a real Slurm
-# and waits most of the time; afterwards what counts seconds, two files at a time. What fails is asked once
-# more by itself, and has to pass then.
+# What does not mind company runs on all cores, and then what counts seconds, two files at a time. Beside both,
+# one by one, what runs jobs on a real Slurm, and waits most of the time. What fails is asked once more by
+# itself, and has to pass then.
 PYTEST := $(BIN)/python -m pytest
 ask = $(PYTEST) -o cache_dir=.pytest_cache/$@ $(1) || { test $$? = 1 && echo "failed: once more, by themselves" \
   && $(PYTEST) -o cache_dir=.pytest_cache/$@ --last-failed --last-failed-no-failures none; }
 # Hundreds of programs are started by tests, and each would compile lowtide's modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 test: $(VENV)/.dev
-	@$(MAKE) --jobs 2 --no-print-directory test-beside test-slurm
+	@$(MAKE) --jobs 2 --no-print-directory test-here test-slurm
+test-here: $(VENV)/.dev
+	@$(MAKE) --no-print-directory test-beside
 	@$(MAKE) --no-print-directory test-alone
 test-beside: $(VENV)/.dev
 	$(call ask,-m "not alone" -n $(CORES) --dist worksteal)

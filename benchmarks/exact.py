@@ -393,6 +393,7 @@ def bulk() -> bool:
         "a startup and phases": (starting, hours, None),
         "constant power, off the step, hourly": (level, off, HOUR),
         "constant power, off the step, no loss": (level, off, None),
+        "constant power, at any second": (level, hours + rng.integers(1, 3600, BULK_JOBS), None),
     }
     good = True
     for name, (profile, arrivals, step_s) in cases.items():

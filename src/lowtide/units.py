@@ -301,6 +301,23 @@ def format_hours(seconds: float) -> str:
     return f"{seconds / 86400:.4g} d"
 
 
+def time_zone(name: str) -> tzinfo:
+    """Return the zone of an IANA name.
+
+    >>> time_zone("Europe/Berlin").utcoffset(datetime(2024, 7, 1)) / timedelta(hours=1)
+    2.0
+    """
+    # It takes as long to import as all else here, and few ask for a zone.
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidTime(
+            f"unknown time zone {name!r}: write an IANA name such as 'Europe/Berlin', or 'UTC'"
+        ) from None
+
+
 def format_time(instant: float | None, tz: tzinfo | None = UTC) -> str:
     """Return `2024-07-01 06:00` with its zone, or `---`.
 
@@ -454,16 +471,16 @@ def format_html(text: str) -> str:
     return f"<pre>{html.escape(text)}</pre>"
 
 
-def format_percent(share: float | None) -> str:
-    """Return a share as a percentage with one decimal, or `---`.
+def format_percent(share: float | None, *, digits: int = 1) -> str:
+    """Return a share as a percentage, or `---`.
 
-    >>> format_percent(0.3127)
-    '31.3 %'
+    >>> format_percent(0.3127), format_percent(0.3127, digits=0)
+    ('31.3 %', '31 %')
     """
     if share is None or not math.isfinite(share):
         return MISSING
     # Rounding first, and adding 0, leaves no "-0.0 %".
-    return f"{round(100 * share, 1) + 0.0:.1f} %"
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
 
 
 # In which words a quantity is told, by how its name ends.

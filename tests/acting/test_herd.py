@@ -20,12 +20,12 @@ from lowtide.acting.driver import Driver
 from lowtide.acting.herd import Herd, herd_of
 from lowtide.acting.judge import Situation, judge
 from lowtide.acting.promise import NO_LOOPS, Loops, promise_of
-from lowtide.acting.simulated import SimulatedJob
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.waits import WaitModel
 from lowtide.signal import Signal
 from support.nightly import drawn
 from support.shared_nodes import SharedNodes
+from support.simulated_queue import SimulatedJob
 
 HOUR_S = 3600.0
 START = 1_700_000_000.0

@@ -25,12 +25,12 @@ from lowtide.acting.backend import PENDING, Seen
 from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Situation, judge
 from lowtide.acting.promise import Loops
-from lowtide.acting.simulated import Faults, SimulatedBackend, SimulatedJob
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.waits import WaitModel
 from lowtide.errors import ProviderProblem
 from lowtide.signal import Signal
 from support.nightly import drawn
+from support.simulated_queue import Faults, SimulatedBackend, SimulatedJob
 
 HOUR_S = 3600.0
 START = 1_700_000_000.0

@@ -349,7 +349,7 @@ def started_after_begin(here, turn=None) -> list[float]:
     waited = []
     for _ in range(10):
         now = time.time()
-        tag = Tag(token=new_token(), deadline=now + 9e4, arrival=now, run_s=60.0, begin=now + 3.0)
+        tag = Tag(token=new_token(), deadline=now + 9e4, arrival=now, run_s=60.0, begin=now + 1.6)
         submission = Submission.read(["--mem=50M", "-t", "5", "says.sh"], {})
         number = ask(here, *submission.command(tag, now=now))
         begin = wait_for(lambda number=number: seen(number)).begin

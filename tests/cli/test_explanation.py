@@ -41,7 +41,14 @@ def test_what_is_proven_is_told_in_money_too(
     monkeypatch.chdir(tmp_path)
     price = lt.synthetic_grid("windy", start="2024-07-01T00:00Z", days=2, seed=1).price
     write_signal(price, tmp_path / "price.csv")
-    words = ("plan", "-t", "11:00:01.7", "--power", "500", "--interruptible", "anywhere")
+    profile = lt.PowerProfile(
+        work=[
+            lt.Phase(name="load", duration_s=1301.3, power_w=80),
+            lt.Phase(name="run", duration_s=38_300.4, power_w=500),
+        ],
+    )
+    profile.dump(tmp_path / "profile.toml")
+    words = ("plan", "--profile", "profile.toml", "--interruptible", "anywhere")
     words = (*words, "--deadline", "+23:11:07.3", "--signal", "price.csv", "--now", "start")
     assert "no schedule at all costs less than" in run(capsys, *words).out
     plan = json.loads(run(capsys, *words, "--json").out)["plans"][-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from unittest import mock
 
@@ -233,6 +234,46 @@ def test_jobs_off_the_signals_step_are_planned_together_on_a_step_that_loses_som
         assert (made.step_s, made.policy) == (HOUR, "exact")
         assert made.resolution_gap == pytest.approx(alone.resolution_gap, rel=1e-9, abs=1e-9)
         assert amount == pytest.approx(alone.footprint.carbon_g, rel=1e-9)
+
+
+def test_the_cheapest_moments_are_best_where_nothing_else_counts() -> None:
+    rng = np.random.default_rng(7)
+    values = rng.integers(-100, 500, 24 * 20)
+    signal = lt.Signal.from_values(values, start=0, step_s=HOUR, kind="price", unit="EUR/MWh")
+    jobs = [
+        lt.Job(
+            id=str(number),
+            arrival=float(arrival),
+            deadline=f"+{20 * 3600 + number}s",
+            profile=lt.PowerProfile.constant(300, 10_000.7 + number),
+            interruptible="anywhere",
+        )
+        for number, arrival in enumerate(np.round(rng.uniform(0, 24 * 18 * HOUR, 40), 1))
+    ]
+    # No step that divides all of this is quick enough: one is looked for that loses something.
+    plans = lt.plan_many(jobs, signal, workers=1)
+    for number, (job, amount, at_once) in enumerate(
+        zip(jobs, plans.amount, plans.baseline, strict=True)
+    ):
+        edges = np.array(sorted({job.arrival, job.deadline, *np.arange(0, 24 * 20 * HOUR, HOUR)}))
+        edges = edges[(edges >= job.arrival) & (edges <= job.deadline)]
+        prices = signal.integral(edges[:-1], edges[1:]) / np.diff(edges)
+        order = np.argsort(prices)
+        before_s = np.cumsum(np.diff(edges)[order]) - np.diff(edges)[order]
+        used_s = np.clip(job.profile.work_s - before_s, 0, np.diff(edges)[order])
+        least = float(np.sum(used_s * prices[order])) * 300 / 3.6e6
+        assert amount == pytest.approx(least, rel=1e-9, abs=1e-9)
+        alone = lt.plan(job, signal)
+        alone.schedule.check(job)
+        assert (alone.step_s, alone.resolution_gap) == (None, 0.0)
+        assert alone.footprint.amount == pytest.approx(least, rel=1e-9, abs=1e-9)
+        assert plans[number].schedule.starts == alone.schedule.starts
+        assert plans[number].resolution_gap == 0.0
+        assert at_once == pytest.approx(alone.baseline.amount, rel=1e-9, abs=1e-9)
+    # A step that was asked for is kept, and a stop that costs anything needs one.
+    assert lt.plan(jobs[0], signal, step_s=600).step_s == 600
+    paid = replace(jobs[0], profile=replace(jobs[0].profile, suspended_power_w=1.0))
+    assert lt.plan(paid, signal).step_s is not None
 
 
 def test_progress_is_told_while_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 from lowtide.centre.account import CentreLogin, login_file, read_login
 from lowtide.centre.store import CentreStore
 from lowtide.errors import FileProblem
-from lowtide.serve import telling
+from lowtide.serve import remote_store
 from lowtide.serve.gate import Doorkeeper
 from lowtide.serve.people import Roster
 from lowtide.serve.settings import Account, Settings
@@ -182,8 +182,8 @@ def test_long_lists_and_courses_come_in_parts(
     whole = CentreStore(login)
     wanted = whole.jobs()
     courses = list(whole.many_series(wanted))
-    monkeypatch.setattr(telling, "MOST_JOBS", 4)
-    monkeypatch.setattr(telling, "MOST_STEPS", 25)
+    monkeypatch.setattr(remote_store, "MOST_JOBS", 4)
+    monkeypatch.setattr(remote_store, "MOST_STEPS", 25)
     again = CentreStore(login)
     found = again.jobs()
     assert [each.shown_id for each in found] == [each.shown_id for each in wanted]

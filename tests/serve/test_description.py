@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from lowtide.serve.api import ENDPOINTS
-from lowtide.serve.described import ANSWERS
+from lowtide.serve.openapi import ANSWERS
 from support.asking import serving
 from support.nightly import drawn
 from support.worlds import BOBS, World, world

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from lowtide.errors import InvalidInput
 from lowtide.serve.app import make_app
 from lowtide.serve.gate import HEADERS, audience_of, check_audiences
-from lowtide.serve.pace import Pace
+from lowtide.serve.rate_limit import Pace
 from lowtide.serve.tokens import IDLE_S, READ_OWN, begin_session, make_token, node_scope, take_back
 from support.asking import Client
 from support.pushed import CLUSTER, Node

@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.serve import schema
-from lowtide.serve.keeping import grow_coarser
+from lowtide.serve.retention import grow_coarser
 from lowtide.serve.settings import KeepSettings, Settings
 from lowtide.store import Store
 from lowtide.store.tables import chunks

@@ -88,7 +88,7 @@ def test_a_seal_opens_once(client: Client, socket: str) -> None:
     seal = sealed(words_for(URL, _challenge(client)), socket)
     status, told = _enter(client, seal)
     assert (status, told["user"]) == (200, getpass.getuser())
-    # What it opens, and for whom, is in `test_entering`.
+    # What it opens, and for whom, is in `test_login_links`.
     assert client.ask("POST", f"/enter/{told['link']}").status == 200
     assert client.ask("POST", f"/enter/{told['link']}").status == 401
     assert _enter(client, seal)[0] == 401

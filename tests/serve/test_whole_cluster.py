@@ -62,6 +62,23 @@ SUMS = {
 SERIES = {**{user: {user} for user in RUN}, SUPPORT: set(RUN), ADMIN: set(RUN)}
 SERIES[LEAD] = {"games", "man"}
 SERIES[STRANGER] = set()
+# Runs lines as if each was typed: to begin anew for each of them takes a second, seventy times.
+TYPED = """
+import contextlib, io, json, sys
+from lowtide.__main__ import main
+told = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["lowtide", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            code = 0
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code or 0
+    told.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(told))
+"""
 BURN = "i=0; while [ $i -lt {count} ]; do i=$((i+1)); done; {after}"
 
 
@@ -115,11 +132,13 @@ class Person:
         uid = pwd.getpwnam(self.name).pw_uid
         return run_as(uid, ["-m", "lowtide", *words], environment, self.folder)
 
-    def reads(self, *words: str) -> Any:
-        """Run a verb, and return what it says to programs."""
-        done = self.types(*words, "--json")
+    def types_all(self, lines: list[list[str]]) -> list[tuple[int, str, str]]:
+        """Run verbs as this user, one after the other; return how each ended and what it said."""
+        environment = {"HOME": str(self.folder)}
+        uid = pwd.getpwnam(self.name).pw_uid
+        done = run_as(uid, ["-c", TYPED, json.dumps(lines)], environment, self.folder)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     def log_in(self) -> None:
         """Prove who they are to munge: for the command line, for programs and for a browser."""
@@ -332,14 +351,19 @@ def test_everyone_sees_exactly_what_is_theirs(
             assert status == (200 if job in theirs else 404), (name, job)
             assert person.asks(f"/api/v1/jobs/{ref}/course")[0] == status
         # The command line.
-        rows = person.reads("jobs", "--source", "slurm")
-        assert {row["name"] for row in rows if row["user"] in RUN} == theirs, name
-        for job, (_, number) in jobs.items():
-            shown = person.types("show", number, "--json")
-            assert (shown.returncode == 0) == (job in theirs), (name, job, shown.stderr)
-            assert job in theirs or job not in shown.stdout + shown.stderr
-        used = person.reads("usage", "--by", "user", "--source", "slurm")
-        assert {user for user in RUN if f'"{user}"' in json.dumps(used)} == SEES[name], name
+        (code, rows, err), (ends, used, why), *shown = person.types_all(
+            [
+                ["jobs", "--source", "slurm", "--json"],
+                ["usage", "--by", "user", "--source", "slurm", "--json"],
+                *(["show", number, "--json"] for _, number in jobs.values()),
+            ]
+        )
+        assert (code, ends) == (0, 0), (err, why)
+        assert {row["name"] for row in json.loads(rows) if row["user"] in RUN} == theirs, name
+        for job, (code, out, err) in zip(jobs, shown, strict=True):
+            assert (code == 0) == (job in theirs), (name, job, err)
+            assert job in theirs or job not in out + err
+        assert {user for user in RUN if f'"{user}"' in used} == SEES[name], name
         # Sums: of the accounts that they are in, and of no other.
         told = {row["account"]: row for row in person.asks("/api/v1/usage?by=account")[1]["usage"]}
         assert told.keys() & set(RUN.values()) == SUMS[name], name

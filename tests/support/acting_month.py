@@ -18,10 +18,10 @@ from lowtide.acting.backend import PENDING, Seen
 from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Situation, judge
 from lowtide.acting.promise import Loops
-from lowtide.acting.simulated import Faults, SimulatedBackend, SimulatedJob
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.waits import WaitModel
 from lowtide.signal import Signal
+from support.simulated_queue import Faults, SimulatedBackend, SimulatedJob
 
 HOUR_S = 3600.0
 DAYS = 30

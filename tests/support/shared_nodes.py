@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from lowtide.acting.backend import PENDING, RUNNING, Look, Room
-from lowtide.acting.simulated import SimulatedBackend, SimulatedJob
 from lowtide.acting.tag import decode
+from support.simulated_queue import SimulatedBackend, SimulatedJob
 
 
 @dataclass(slots=True, kw_only=True)

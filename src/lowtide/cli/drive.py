@@ -219,7 +219,7 @@ def _tell_turn(turn: Turn, driver: Driver, form: Form) -> None:
         Column("move", "move"),
         Column("at", "to"),
         Column("why", "why"),
-        Column("done", "done", lambda done: "yes" if done else "no"),
+        Column("done", "done"),
         Column("problem", "problem"),
     )
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 from lowtide.cli.moments import local_echo, parse_moment
 from lowtide.cli.options import HOW, JobOptions, usual_grid
 from lowtide.cli.output import waiting, warn
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
-from lowtide.formats.times import check_zone
 from lowtide.grid import Grid, deciding_signal
 from lowtide.grids.resolve import Resolved, kind_of, resolve
 from lowtide.profile import PowerProfile
@@ -28,6 +26,7 @@ from lowtide.units import (
     format_time,
     parse_duration,
     parse_time,
+    time_zone,
 )
 
 if TYPE_CHECKING:
@@ -155,16 +154,10 @@ class Zone:
             return cls()
         if name == "local":
             return cls(name="local", tz=None)
-
-        check_zone(name)
-        return cls(name=name, tz=ZoneInfo(name))
+        return cls(name=name, tz=time_zone(name))
 
     def told(self, instant: float) -> str:
-        """Return an instant in this zone, and in this machine's where that is another.
-
-        Args:
-            instant: Epoch seconds.
-        """
+        """Return an instant in this zone, and in this machine's where that is another."""
         told, here = format_time(instant, self.tz), format_time(instant, None)
         # The day is said again only where it is another.
         same_day = told[:10] == here[:10]

@@ -52,7 +52,8 @@ class Column:
         key: What programs call it; it names the unit. Empty where it is for people alone.
         heading: What people call it; None where it is for programs alone.
         show: How a known value is written for people; by default in the unit that its key ends
-            with. An empty text stays one: nothing is told there.
+            with, and whether something is so as `yes` or `no`. An empty text stays one: nothing is
+            told there.
         read: Where a row has its value; by default under the key.
         marks: How sure a row's value is (`certainty.marks_for`); by default nothing is said.
     """
@@ -76,7 +77,8 @@ class Column:
         value = self.value(row)
         if value is None or value == "":
             return MISSING if value is None else ""
-        text = (self.show or words_for(self.key) or str)(value)
+        as_said = plain if isinstance(value, bool) else str
+        text = (self.show or words_for(self.key) or as_said)(value)
         return text if self.marks is None else Marked(text, self.marks(row))
 
 

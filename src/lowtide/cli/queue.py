@@ -354,7 +354,7 @@ ENDED = (
     Column("name", "name"),
     Column("ended", "ended (UTC)", lambda text: text[:16].replace("T", " ")),
     Column("outcome", "how"),
-    Column("in_time", "in time", lambda yes: "yes" if yes else "no"),
+    Column("in_time", "in time"),
     Column("planned", "planned", format_number),
     Column("replayed", "replayed", format_number),
     Column("measured", "measured", format_number),
@@ -417,7 +417,7 @@ def waits(*, asked: UsualGridOptions, all_users: Everyone = False, form: Form = 
         Column("late", "later"),
         Column("share", "share", format_percent),
         Column("wait_s", "queue takes up to"),
-        Column("is_trusted", "deferred", lambda yes: "yes" if yes else "no"),
+        Column("is_trusted", "deferred"),
     )
     documents = [{each.key: each.value(row) for each in columns} for row in rows]
     form.print(documents, columns=columns, document={"classes": documents})

@@ -274,9 +274,9 @@ def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[
     from dataclasses import replace
 
     from lowtide.serve.ingest import take_facts
-    from lowtide.serve.keeping import grow_coarser
     from lowtide.serve.ledger import close_stale, last_end
     from lowtide.serve.people import Roster
+    from lowtide.serve.retention import grow_coarser
     from lowtide.slurm.client import SlurmClient
     from lowtide.watching.slurm_facts import FactsSource
 

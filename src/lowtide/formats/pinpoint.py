@@ -18,6 +18,7 @@ import numpy as np
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.idle_time import find_idle_time
+from lowtide.formats.source import is_number
 from lowtide.recording import Event, Recording, Run, power_trouble
 from lowtide.signal import FloatArray
 
@@ -165,7 +166,7 @@ def _readings(path: Path) -> FloatArray:
     try:
         readings = np.array(lines, dtype=np.float64)
     except ValueError:
-        row = next(row for row, line in enumerate(lines) if not _is_number(line))
+        row = next(row for row, line in enumerate(lines) if not is_number(line))
         raise FormatError(
             f"{lines[row].strip()!r} is not a number of milliwatts", path=path, line=row + 1
         ) from None
@@ -182,14 +183,6 @@ def _readings(path: Path) -> FloatArray:
     return readings
 
 
-def _is_number(line: str) -> bool:
-    try:
-        float(line)
-    except ValueError:
-        return False
-    return True
-
-
 def _events(path: Path) -> list[Event]:
     if not path.is_file():
         return []
@@ -198,7 +191,7 @@ def _events(path: Path) -> list[Event]:
         if not line.strip():
             continue
         time, comma, label = line.partition(",")
-        if not comma or not _is_number(time) or not label.strip():
+        if not comma or not is_number(time) or not label.strip():
             raise FormatError(f"an event is 'time, label', not {line!r}", path=path, line=number)
         if events and float(time) < events[-1].time:
             raise FormatError(

@@ -17,7 +17,7 @@ import numpy as np
 
 from lowtide.errors import FormatError
 from lowtide.formats.jobs import JobReader, seconds_only
-from lowtide.formats.source import Place, Source
+from lowtide.formats.source import Place, Source, is_number
 from lowtide.formats.table_reader import MOST, ParquetSheet, Sheet, are_records
 from lowtide.signal import FloatArray
 from lowtide.states import STATUSES
@@ -55,17 +55,9 @@ def _headless(source: Source, headings: Sequence[str], numbers: Sequence[str]) -
     if len(cells) != len(headings):
         return None
     row = dict(zip(headings, (cell.strip() for cell in cells), strict=True))
-    if not all(row[name] == "" or _is_number(row[name]) for name in numbers):
+    if not all(row[name] == "" or is_number(row[name]) for name in numbers):
         return None
     return Sheet(source=source, headings=tuple(headings), notes={}, separator=",", body=0)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _azure_sheet(source: Source) -> Sheet | None:
@@ -74,7 +66,7 @@ def _azure_sheet(source: Source) -> Sheet | None:
 
 def _recognises_azure(source: Source) -> bool:
     sheet = _azure_sheet(source)
-    return sheet is not None and not _is_number(sheet.first("category") or "0")
+    return sheet is not None and not is_number(sheet.first("category") or "0")
 
 
 def _read_azure(source: Source, time_unit: str | None) -> Trace:
@@ -127,7 +119,7 @@ def _bucket(sheet: Sheet, name: str, cells: Sequence[str | None]) -> tuple[Float
         more = _MORE_THAN.fullmatch(text)
         above += more is not None
         number = more[1] if more else text
-        value = float(number) if _is_number(number) else np.nan
+        value = float(number) if is_number(number) else np.nan
         if number and not 0 <= value <= MOST:
             raise sheet.place(name).error(f"{text!r} is no size: a number, or >24", row)
         sizes.append(value)
@@ -334,7 +326,7 @@ def _add_event(job: _Collection, moment: int, kind: str, event: Mapping[str, Any
         # An instance that is evicted may be scheduled again: the last word counts.
         job.end, job.state = moment, _ENDS[kind]
     said = str(event.get("priority", ""))
-    if _is_number(said) and abs(float(said)) <= MOST:
+    if is_number(said) and abs(float(said)) <= MOST:
         job.priority = float(said)
     job.user = job.user or (str(event["user"]) if event.get("user") else None)
     if event.get("start_after_collection_ids"):
@@ -361,7 +353,7 @@ def _asked(event: Mapping[str, Any]) -> tuple[float, float]:
     values = []
     for what in ("cpus", "memory"):
         said = nested.get(what, event.get(f"resource_request.{what}"))
-        known = said is not None and _is_number(str(said)) and 0 <= float(said) <= MOST
+        known = said is not None and is_number(str(said)) and 0 <= float(said) <= MOST
         values.append(float(said) if known else np.nan)
     return values[0], values[1]
 

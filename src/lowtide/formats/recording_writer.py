@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lowtide import files
@@ -200,21 +199,13 @@ class RecordingWriter:
             self._due_s = min(2 * self._due_s, self.flush_s)
 
     def start(self, time: float) -> None:
-        """Say when the program began.
-
-        Args:
-            time: Epoch seconds.
-        """
+        """Say when the program began."""
         with self._lock:
             self._current()["start"] = time
             self._save()
 
     def end(self, time: float, *, exit_status: int | None = None) -> None:
-        """Say when the program was over; samples after it are of the idle machine.
-
-        Args:
-            time: Epoch seconds.
-        """
+        """Say when the program was over; samples after it are of the idle machine."""
         with self._lock:
             self._frame_rows()
             self._current().update(end=time, exit_status=exit_status)
@@ -447,12 +438,7 @@ class RecordingWriter:
     def __enter__(self) -> RecordingWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _current(self) -> dict[str, Any]:

@@ -75,7 +75,6 @@ class SonarSample:
 
     Attributes:
         host: The host.
-        time: Epoch seconds.
         processes: What ran.
         cpus: Hardware threads of the host, 0 where not known.
         busy_s: CPU time in use since boot.

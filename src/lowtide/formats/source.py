@@ -113,3 +113,12 @@ class Place:
         return FormatError(
             message, path=self.path, line=line, column=self.column, arguments=arguments
         )
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number to Python."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

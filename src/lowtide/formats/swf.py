@@ -20,7 +20,7 @@ import polars as pl
 
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.jobs import seconds_only
-from lowtide.formats.source import Source
+from lowtide.formats.source import Source, is_number
 from lowtide.formats.swf_kernel import parse_columns
 from lowtide.signal import FloatArray
 from lowtide.states import STATUSES
@@ -87,7 +87,7 @@ def recognises(source: Source) -> bool:
         return True
     for line in source.head.splitlines():
         if cells := line.split():
-            return len(cells) >= len(COLUMNS) and all(map(_is_number, cells[: len(COLUMNS)]))
+            return len(cells) >= len(COLUMNS) and all(map(is_number, cells[: len(COLUMNS)]))
     return False
 
 
@@ -124,14 +124,6 @@ def read(source: Source, time_unit: str | None) -> Trace:
         # Handed over for good: the trace need not copy what nobody else can change.
         values.flags.writeable = False
     return Trace(columns=columns, header=header, source=f"SWF, {source.path.name}")
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _header(source: Source) -> tuple[dict[str, str], int]:
@@ -200,7 +192,7 @@ def _slow(source: Source, body: int) -> Table:
             )
         row = []
         for name, cell in zip(COLUMNS, cells, strict=False):
-            if not _is_number(cell) or (name in WHOLE and not float(cell).is_integer()):
+            if not is_number(cell) or (name in WHOLE and not float(cell).is_integer()):
                 raise FormatError(
                     f"{cell!r} is not a {'whole ' if name in WHOLE else ''}number",
                     path=source.path,

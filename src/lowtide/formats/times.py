@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import polars as pl
@@ -18,7 +17,7 @@ import polars as pl
 from lowtide.errors import Argument, InvalidInput, InvalidTime
 from lowtide.formats.source import Place
 from lowtide.signal import FILLED, FloatArray, MarkArray
-from lowtide.units import format_hours, format_time
+from lowtide.units import format_hours, format_time, time_zone
 
 _OFFSET = r":\d\d(?:\.\d+)? ?(Z|z|UTC|[+-]\d\d(?::?\d\d)?)$"
 _SUFFIX = r" ?(?:Z|z|UTC)$|(:\d\d(?:\.\d+)?) ?[+-]\d\d(?::?\d\d)?$"
@@ -36,22 +35,6 @@ _TICK_S = 2e-6
 _MOST_STEPS = 100_000_000
 
 
-def check_zone(tz: str | None) -> None:
-    """Refuse a zone that is not in the time zone database.
-
-    Args:
-        tz: Its name, or None.
-    """
-    if tz is None:
-        return
-    try:
-        ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidTime(
-            f"unknown time zone {tz!r}: write an IANA name such as 'Europe/Berlin', or 'UTC'"
-        ) from None
-
-
 def instants(stamps: pl.Series, place: Place, *, tz: str | None) -> FloatArray:
     """Return epoch seconds from ISO 8601 texts or epoch numbers.
 
@@ -65,7 +48,8 @@ def instants(stamps: pl.Series, place: Place, *, tz: str | None) -> FloatArray:
     >>> instants(pl.Series(["1970-01-01T02:00+01:00"]), place, tz=None).tolist()
     [3600.0]
     """
-    check_zone(tz)
+    if tz is not None:
+        time_zone(tz)
     texts = stamps.str.strip_chars()
     if texts.has_nulls():
         raise place.error("a time is missing", int(texts.is_null().arg_true()[0]))

@@ -66,9 +66,6 @@ def day_of_year(instants: FloatArray) -> FloatArray:
     """Return days since the turn of the year, to within a day or two of the calendar.
 
     A year of mean length keeps seasons smooth where the calendar leaps.
-
-    Args:
-        instants: Epoch seconds.
     """
     return (instants / _DAY_S) % _YEAR_DAYS
 
@@ -77,7 +74,6 @@ def season(instants: FloatArray, peak_day: float) -> FloatArray:
     """Return a yearly wave that is 1 on the peak day and −1 half a year away.
 
     Args:
-        instants: Epoch seconds.
         peak_day: Day of the year, from 0.
     """
     return np.cos(2 * np.pi * (day_of_year(instants) - peak_day) / _YEAR_DAYS)
@@ -87,9 +83,6 @@ def sun_height(instants: FloatArray, *, latitude_deg: float, longitude_deg: floa
     """Return the sine of the sun's elevation; below 0 it is night.
 
     The equation of time, at most a quarter of an hour, is left out.
-
-    Args:
-        instants: Epoch seconds.
 
     >>> solstice_noon = np.array([1718971200.0])
     >>> sun_height(solstice_noon, latitude_deg=23.44, longitude_deg=0).round(3).tolist()
@@ -106,11 +99,7 @@ def sun_height(instants: FloatArray, *, latitude_deg: float, longitude_deg: floa
 
 
 def solar_share(instants: FloatArray, model: GridModel, *, begin: float, seed: int) -> FloatArray:
-    """Return solar output as a share of its capacity.
-
-    Args:
-        instants: Epoch seconds.
-    """
+    """Return solar output as a share of its capacity."""
     height = np.maximum(
         sun_height(instants, latitude_deg=model.latitude_deg, longitude_deg=model.longitude_deg),
         1e-3,  # so low that the loss leaves nothing, and never a division by 0
@@ -128,9 +117,6 @@ def wind_speed(instants: FloatArray, model: GridModel, *, begin: float, seed: in
 
     East and north wind are two Ornstein-Uhlenbeck processes. The length of such a vector has
     Rayleigh's distribution, which wind standards (IEC 61400) assume too.
-
-    Args:
-        instants: Epoch seconds.
     """
     east, north = (
         _noise(instants, model, process, model.wind_memory_h, begin=begin, seed=seed)
@@ -156,11 +142,7 @@ def wind_share(speed_m_per_s: FloatArray) -> FloatArray:
 
 
 def demand(instants: FloatArray, model: GridModel, *, begin: float, seed: int) -> FloatArray:
-    """Return demand in MW by hour, weekday and season, with mild noise.
-
-    Args:
-        instants: Epoch seconds.
-    """
+    """Return demand in MW by hour, weekday and season, with mild noise."""
     days = np.array([1.0, 1.0, 1.0, 1.0, 1.0, model.saturday, model.sunday])
     week = np.outer(days, model.hour_shape).ravel()
     week /= week.mean()
@@ -179,11 +161,7 @@ def demand(instants: FloatArray, model: GridModel, *, begin: float, seed: int) -
 def available(
     plant: Plant, instants: FloatArray, *, solar: FloatArray, wind_m_per_s: FloatArray
 ) -> FloatArray:
-    """Return what a must-run or weather-driven fleet could deliver, in MW.
-
-    Args:
-        instants: Epoch seconds.
-    """
+    """Return what a must-run or weather-driven fleet could deliver, in MW."""
     if plant.source == "solar":
         share = solar
     elif plant.source == "wind_onshore":

@@ -211,8 +211,7 @@ def waiting_table(told: Hindsight) -> Table:
 
 
 def _asked(use: Use, what: str) -> str:
-    share = use.share(what, "asked")
-    return MISSING if math.isnan(share) else f"{100 * share:.0f} %"
+    return format_percent(use.share(what, "asked"), digits=0)
 
 
 def _plain(value: float) -> str:

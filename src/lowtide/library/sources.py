@@ -103,7 +103,6 @@ class Watched:
 
     Attributes:
         question: Which of them.
-        now: The present moment, epoch seconds.
     """
 
     store: Store

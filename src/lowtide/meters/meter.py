@@ -95,7 +95,6 @@ class Reading:
     """What a meter read at one moment, one entry per channel, NaN for what is not known.
 
     Attributes:
-        time: Epoch seconds.
         power_w: What each channel drew.
         energy_j: What each had counted since the meter was opened.
         problems: What was wrong with it, in words, such as a value that cannot be.
@@ -212,7 +211,6 @@ def checked(
     """Return a reading without the powers that cannot be.
 
     Args:
-        time: Epoch seconds.
         problems: What else was wrong with it.
         resets: What has a counter that was reset since the reading before.
     """

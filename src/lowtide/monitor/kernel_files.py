@@ -200,7 +200,6 @@ class Moment:
     """When something was read.
 
     Attributes:
-        time: Epoch seconds.
         since_boot: Seconds by a clock that nobody sets.
         stepped_s: By how much the clock was set since the moment before; 0 if it was not.
         ahead_s: By how much `time` is ahead of the clock on the wall.

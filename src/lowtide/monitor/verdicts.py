@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
-from lowtide.units import MISSING, format_hours, format_number
+from lowtide.units import MISSING, format_hours, format_number, format_percent
 
 YES = "yes"
 NO = "no"
 PARTLY = "partly"
 CANNOT_TELL = "cannot tell"
+
+_percent = partial(format_percent, digits=0)
 
 # Who never has more than half of something busy does not lack it.
 _HALF = 0.5
@@ -409,7 +412,3 @@ def _listed(parts: list[str]) -> str:
 
 def _amount(number: float) -> str:
     return format_number(number, digits=3)
-
-
-def _percent(share: float) -> str:
-    return MISSING if math.isnan(share) else f"{100 * share:.0f} %"

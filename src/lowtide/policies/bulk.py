@@ -89,9 +89,13 @@ def plan_together(
     count = jobs.arrival.size
     amount, at_once = np.full(count, np.nan), np.full(count, np.nan)
     step_s, lossless = np.full(count, np.nan), np.ones(count, dtype=bool)
-    step_s[stepped], lossless[stepped], fits = _steps(planner, jobs, signal, stepped)
-    step_s[stepped[~fits]] = np.nan
-    stepped = stepped[fits]
+    step_s[stepped], lossless[stepped], fits, few = _steps(planner, jobs, signal, stepped)
+    free = np.zeros(stepped.size, dtype=bool)
+    if planner.step_s is None:
+        free = ~(lossless[stepped] & few) & np.append(_alike(jobs), True)[jobs.place[stepped]]
+    step_s[stepped[~fits | free]] = np.nan
+    free, stepped = stepped[free], stepped[fits & ~free]
+    lossless[free] = True
     series = series_of(signal)
     parts: list[Stretches] = []
 
@@ -107,7 +111,15 @@ def plan_together(
         )
         return Stretches(job=rows[made[0]], start=made[1], work_s=made[2], lost_s=made[3])
 
-    for rows, run in ((straight, through), (stepped, on_steps)):
+    def at_will(rows: IntArray) -> Stretches:
+        rows = rows[np.argsort(jobs.arrival[rows], kind="stable")]
+        part = some(rows)
+        made = WaitAwhile().decide_many(part, signal)
+        amount[rows] = _paid(part, made, signal)
+        at_once[rows] = _paid(part, Stretches.one_each(part, part.arrival), signal)
+        return renumbered(made, rows)
+
+    for rows, run in ((straight, through), (stepped, on_steps), (free, at_will)):
         for part, stretches in _in_threads(run, rows, workers):
             parts.append(stretches)
             advance(part.size)
@@ -119,7 +131,7 @@ def plan_together(
         parts, undecided = _rivals(parts, some(doubtful), doubtful, signal, amount)
         advance(-undecided.size)
     planned = np.zeros(count, dtype=bool)
-    planned[straight] = planned[stepped] = True
+    planned[straight] = planned[stepped] = planned[free] = True
     planned[undecided] = False
     nothing = np.empty(0)
     none = Stretches(job=np.empty(0, np.int64), start=nothing, work_s=nothing, lost_s=nothing)
@@ -187,10 +199,10 @@ def _kinds(planner: exact.Exact, jobs: Jobs, signal: Signal) -> tuple[IntArray, 
 
 def _steps(
     planner: exact.Exact, jobs: Jobs, signal: Signal, rows: IntArray
-) -> tuple[FloatArray, BoolArray, BoolArray]:
+) -> tuple[FloatArray, BoolArray, BoolArray, BoolArray]:
     """Return the step to decide on, whether nothing is lost by it, and whether it can be taken.
 
-    It is what `Exact` chooses for one job.
+    And whether that leaves little to look at. It is what `Exact` chooses for one job.
     """
     place, work_s = jobs.place[rows], jobs.work_s[rows]
     base = jobs.arrival[rows] + jobs.startup_s[rows]
@@ -211,7 +223,8 @@ def _steps(
     every = np.arange(rows.size)
     if planner.step_s is not None:
         step_s = np.full(rows.size, planner.step_s)
-        return step_s, gridded.divides(step_s, common_s), fits(every, step_s, math.inf)
+        good = fits(every, step_s, math.inf)
+        return step_s, gridded.divides(step_s, common_s), good, good
     most = planner.time_budget_s * exact.STATES_PER_SECOND
     step_s = np.full(rows.size, np.nan)
     known = np.flatnonzero(~np.isnan(common_s))
@@ -222,7 +235,20 @@ def _steps(
         open_ = np.flatnonzero(np.isnan(step_s))
         if open_.size:
             step_s[open_[fits(open_, np.full(open_.size, float(nice_s)), most)]] = nice_s
-    return np.where(np.isnan(step_s), work_s, step_s), lossless, np.ones(rows.size, dtype=bool)
+    step_s = np.where(np.isnan(step_s), work_s, step_s)
+    every_one = np.ones(rows.size, dtype=bool)
+    return step_s, lossless, every_one, fits(every, step_s, exact.FEW_STATES)
+
+
+def _alike(jobs: Jobs) -> BoolArray:
+    """Return which profiles draw the same all the time, and nothing for starts and stops."""
+    made = np.zeros(jobs.suspended_w.size, dtype=bool)
+    for kind in range(made.size):
+        bounds = jobs.bounds[PARTS * kind : PARTS * (kind + 1) + 1]
+        watts = jobs.watts[bounds[WORK] : bounds[WORK + 1]]
+        others = bounds[-1] - bounds[0] - watts.size
+        made[kind] = not others and not jobs.suspended_w[kind] and np.ptp(watts) == 0
+    return made
 
 
 def _units(jobs: Jobs) -> FloatArray:

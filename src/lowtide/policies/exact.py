@@ -37,6 +37,8 @@ from lowtide.workload import Workload
 
 # What one core gets through in a second.
 STATES_PER_SECOND = 3e8
+# Where no more than these are to be looked at, nothing quicker is looked for.
+FEW_STATES = 1e5
 # How many times its budget a plan may take that is not possible on a coarser step.
 _PATIENCE = 100
 
@@ -298,6 +300,10 @@ class Exact:
             raise feasibility.refusal(problem, None, (), self._can_plan)
         if _is_gridded(problem):
             step_s, lossless = self._step(problem)
+            free = not (whole or state or self.step_s) and problem.stops_are_free
+            if free and not (lossless and _fits(problem, step_s, FEW_STATES)):
+                solution = _cheapest(problem)
+                return Optimum(problem=problem, solution=solution, step_s=None, asked=None)
             found = [(problem, gridded.solve(problem, step_s))]
             if not lossless:
                 asked = problem
@@ -521,6 +527,21 @@ def _better_aligned(
     )
     both = [(problem, solution), (later, aligned)]
     return both[::-1] if aligned.cost < solution.cost else both
+
+
+def _cheapest(problem: Problem) -> Solution:
+    """Return the best where nothing counts but when a job works: in the cheapest moments.
+
+    No step is as good, and a fine one takes as long as a plan may.
+    """
+    schedule = WaitAwhile().decide(problem.job, problem.energy).schedule
+    starts, done_s = [], 0.0
+    for span in schedule.spans:
+        if span.kind == "work":
+            starts.append(Start(done_s, span.start - problem.base - done_s))
+            done_s += span.duration_s
+    cost = amount_of(schedule, problem.job, problem.energy)
+    return Solution(cost=cost, starts=tuple(starts), by_delay=(np.empty(0), np.empty(0)))
 
 
 def _forced(problem: Problem) -> Solution:

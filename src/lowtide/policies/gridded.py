@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +45,7 @@ NO_RENT = (np.zeros(2), np.zeros(1), 1.0, 0.0)
 NO_RENT[0].flags.writeable = NO_RENT[1].flags.writeable = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class Size(NamedTuple):
     """How large a problem is on a grid.
 
     Attributes:
@@ -80,8 +80,7 @@ class Size:
         return self.states + 8 * kept * self.columns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tables:
+class _Tables(NamedTuple):
     """Costs per time slot, row and column, as the kernels take them; `final` per last column."""
 
     begin: FloatArray
@@ -172,7 +171,7 @@ def solve(problem: Problem, step_s: float, *, ahead: bool = False) -> Solution:
         problem = replace(problem, job=replace(problem.job, max_starts=problem.job.max_starts - 1))
     size = size_of(problem, step_s)
     tables = _tables(problem, size, step_s)
-    return _run(problem, size, step_s, replace(tables, begin=_begun_ahead(tables)))
+    return _run(problem, size, step_s, tables._replace(begin=_begun_ahead(tables)))
 
 
 def lower_bound(problem: Problem, step_s: float) -> float:
@@ -499,7 +498,7 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
     )
     if problem.starting is problem.resuming:
         return tables
-    return replace(tables, begin=np.minimum(begin, _begun_ahead(tables)))
+    return tables._replace(begin=np.minimum(begin, _begun_ahead(tables)))
 
 
 def _excess(problem: Problem) -> tuple[FloatArray, FloatArray]:

@@ -245,6 +245,15 @@ class Problem:
         plain = not (starts or profile.stop or profile.suspended_power_w)
         return plain or bool(self.values_ahead.min() >= 0)
 
+    @property
+    def stops_are_free(self) -> bool:
+        """Whether nothing counts but in which moments it works, each as much as any other."""
+        profile, (_, power_w) = self.job.profile, self.work
+        paid = self.starting or self.resuming or profile.stop or profile.suspended_power_w
+        paid = paid or self.wait or self.occupancy is not None
+        ruled = self.forbidden or self.job.min_run_s or self.starts_left is not None
+        return not (paid or ruled) and bool((power_w == power_w[0]).all())
+
     @cached_property
     def work(self) -> tuple[FloatArray, FloatArray]:
         """Progress ahead at which power changes, from 0 to the end, and the watts in between."""

@@ -22,7 +22,7 @@ from lowtide.reproductions.findings import (
     table_section,
 )
 from lowtide.signal import Signal
-from lowtide.units import MISSING
+from lowtide.units import MISSING, format_percent
 
 if TYPE_CHECKING:
     import altair as alt
@@ -185,7 +185,7 @@ def totals_table(study: GaiaStudy) -> Section:
                 *(f"{each['carbon_cost']:.2f} g" for each in pairs),
                 *(f"{each['dollar_cost']:.2f} $" for each in pairs),
                 *(f"{each['mean_wait_h']:.2f} h" for each in pairs),
-                MISSING if off is None else f"{100 * off:.3f} %",
+                format_percent(off, digits=3),
             ]
         )
     known = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from lowtide.reproductions.thesis import (
 )
 from lowtide.signal import Signal
 from lowtide.studies.statistics import Effect
-from lowtide.units import MISSING
+from lowtide.units import MISSING, format_percent
 
 if TYPE_CHECKING:
     from lowtide.page.looks import Chart, alt
@@ -46,6 +47,8 @@ COLUMNS = (
     *("strategy", "power", "phases", "startup_s", "startup_w", "wait_h", "length_s"),
     *("startup_mode", "carbon_g", "starts", "free_start_g", "published_g", "true_g"),
 )
+
+_percent = partial(format_percent, digits=2)
 
 _ABOUT = {
     "schedules": (
@@ -478,11 +481,6 @@ def _mean(saved: Mapping[Case, float], **levels: int) -> float | None:
 
 def _hours(seconds: int) -> str:
     return f"{seconds // 3600} h"
-
-
-def _percent(share: float | None) -> str:
-    # Adding 0 turns a rounded −0 into 0.
-    return MISSING if share is None else f"{round(100 * share, 2) + 0.0:.2f} %"
 
 
 def _number(value: float | None) -> str:

@@ -23,7 +23,7 @@ from lowtide.errors import InvalidInput
 from lowtide.serve.gate import for_whom
 from lowtide.serve.overview import waste
 from lowtide.serve.planning import TOO_LITTLE, any_node, grid_ahead, next_job, options_of
-from lowtide.serve.telling import Question, node_steps, steps_of, synthetic, table_of
+from lowtide.serve.remote_store import Question, node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
 from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
 from lowtide.store.records import Series

@@ -16,18 +16,18 @@ from starlette.types import ASGIApp, Scope
 
 from lowtide.errors import LowtideError, StoreProblem
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
-from lowtide.serve.described import description, responses_of
-from lowtide.serve.doors import Doors
 from lowtide.serve.gate import (
     Doorkeeper,
     Gate,
     for_whom,
     refuse_bad_input,
 )
-from lowtide.serve.gathering import Gathering
+from lowtide.serve.group_commit import GroupCommit
 from lowtide.serve.guards import for_ingest
 from lowtide.serve.ingest import Arrival, PieceOrigin
+from lowtide.serve.login_routes import LoginRoutes
 from lowtide.serve.metrics_proxy import Upstream
+from lowtide.serve.openapi import description, responses_of
 from lowtide.serve.overview_pages import OverviewPages
 from lowtide.serve.pages import Pages
 from lowtide.serve.rendering import Renderer
@@ -60,7 +60,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         hosts: Under which names it is known.
     """
     renderer = Renderer()
-    doors = Doors(keeper, renderer.login)
+    doors = LoginRoutes(keeper, renderer.login)
 
     def refuse(scope: Scope, status: int) -> Response:
         words = _WORDS.get(status, _WORDS[400])
@@ -150,7 +150,7 @@ def _misasked(_request: Request, error: Exception) -> Response:
 
 def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
     """Return the door for nodes."""
-    gathering = Gathering(for_ingest(keeper.database), keeper.clock)
+    together = GroupCommit(for_ingest(keeper.database), keeper.clock)
 
     @for_whom("node")
     async def take(request: Request) -> Response:
@@ -173,7 +173,7 @@ def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
             seq=named["seq"],
             tells_all=kind == "ingest+facts",
         )
-        told = await gathering.take(Arrival(sender, bytes(body)))
+        told = await together.take(Arrival(sender, bytes(body)))
         document = {"seq": told.seq, "set_aside": told.reason}
         return answer(document, status=200 if told.taken else 409)
 

@@ -27,8 +27,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lowtide.errors import InvalidInput, Refused, StoreProblem
 from lowtide.monitor.exporter import load_token
 from lowtide.serve.login import known_name
-from lowtide.serve.pace import Pace
 from lowtide.serve.people import rights_of
+from lowtide.serve.rate_limit import Pace
 from lowtide.serve.settings import SOCKET, Settings
 from lowtide.serve.tokens import (
     IDLE_S,

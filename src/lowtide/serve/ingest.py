@@ -97,20 +97,12 @@ class _Opened:
 
 
 def receive(database: Database, sender: PieceOrigin, body: bytes, *, now: float) -> Receipt:
-    """Take a piece, unless it is here already.
-
-    Args:
-        now: The present moment, epoch seconds.
-    """
+    """Take a piece, unless it is here already."""
     return receive_all(database, [Arrival(sender, body)], now=now)[0]
 
 
 def receive_all(database: Database, arrivals: Sequence[Arrival], *, now: float) -> list[Receipt]:
-    """Take pieces of different nodes, all in one transaction.
-
-    Args:
-        now: The present moment, epoch seconds.
-    """
+    """Take pieces of different nodes, all in one transaction."""
     with database.reading() as connection:
         known = _standings(connection, arrivals)
     answers = [_in_turn(known.get(each.sender.name), each.sender.seq) for each in arrivals]
@@ -234,11 +226,7 @@ def _family(connection: sa.Connection, sender: PieceOrigin, piece: Piece | None)
 
 
 def take_facts(database: Database, facts: Sequence[JobFacts], *, now: float) -> None:
-    """Take what the cluster's own Slurm tells of jobs, wherever they run.
-
-    Args:
-        now: The present moment, epoch seconds.
-    """
+    """Take what the cluster's own Slurm tells of jobs, wherever they run."""
     for part in in_parts(facts):
         with database.writing() as connection:
             take_turns(connection)

@@ -109,7 +109,6 @@ def settle(
 
     Args:
         numbers: The store's numbers of the jobs; those that are gone lose their rows.
-        now: The present moment, epoch seconds.
         since: From when on they may have used anything that their rows do not have yet.
         anew: Jobs that became one with others: their whole course says when they used what.
     """
@@ -172,11 +171,7 @@ def _replace(
 
 
 def close_stale(database: Database, *, now: float) -> int:
-    """Settle jobs of which nobody has heard for long; return how many that were.
-
-    Args:
-        now: The present moment, epoch seconds.
-    """
+    """Settle jobs of which nobody has heard for long; return how many that were."""
     question = (
         sa.select(rows_of.c.number)
         .where(sa.not_(rows_of.c.settled), rows_of.c.last_seen < now - STALE_S)
@@ -209,7 +204,6 @@ def standing(
 
     Args:
         numbers: The store's numbers of them.
-        now: The present moment, epoch seconds.
         question: Of them those that it may mean; None for all.
     """
     cluster = sa.func.coalesce(origins.c.cluster, "")

@@ -41,7 +41,6 @@ class Mirror:
         """Bring over what is new, and return how many pieces that were.
 
         Args:
-            now: The present moment, epoch seconds.
             most: Stop after so many; None to go on until nothing is left.
         """
         with self.source.reading() as connection:

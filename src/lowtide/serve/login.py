@@ -47,7 +47,6 @@ def prove(database: Database, settings: Settings, credential: str, *, now: float
 
     Args:
         credential: What `munge` printed.
-        now: The present moment, epoch seconds.
     """
     if len(credential) > MOST_BYTES or not credential.startswith("MUNGE:"):
         raise Refused("that is no credential of munge's")
@@ -116,7 +115,6 @@ def count_try(database: Database, whose: Sequence[str], *, now: float, most: int
 
     Args:
         whose: What is counted apart, such as a user's name and an address.
-        now: The present moment, epoch seconds.
         most: How many are allowed in `WINDOW_S`.
     """
     recent = tries.c.time > now - WINDOW_S

@@ -59,7 +59,6 @@ def letters(
     """Return whom there is something to write to, the most waste first, and whom not, and why.
 
     Args:
-        now: The present moment, epoch seconds.
         tz: The zone whose workdays count.
     """
     # The site itself looks, not one of its staff: nobody reads what is sent to its owner.
@@ -151,11 +150,7 @@ def mail_text(wasted: Sequence[Wasted], settings: Settings, *, stop_key: str = "
 def send(
     database: Database, settings: Settings, found: Sequence[Letter], *, now: float
 ) -> list[str]:
-    """Send the letters that are to be sent, and return to whom.
-
-    Args:
-        now: The present moment, epoch seconds.
-    """
+    """Send the letters that are to be sent, and return to whom."""
     due = [each for each in found if not each.why_not]
     if not due:
         return []

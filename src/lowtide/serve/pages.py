@@ -32,8 +32,8 @@ from lowtide.serve.drawing import (
     summed_energy,
     summed_mass,
 )
-from lowtide.serve.entering import CODE_S, open_link
 from lowtide.serve.gate import Doorkeeper, for_whom
+from lowtide.serve.login_links import CODE_S, open_link
 from lowtide.serve.overview import WEEK_S, waste
 from lowtide.serve.planning import (
     TOO_LITTLE,

@@ -85,7 +85,6 @@ class Limits:
 
     Attributes:
         labels: The labels that may be named; what others hold is not for everybody.
-        now: The present moment, epoch seconds.
         keeps_s: How long the server keeps what it has.
     """
 

@@ -63,7 +63,6 @@ def make_token(
 
     Args:
         lasts_s: How long it is good for, a year at most.
-        now: The present moment, epoch seconds.
     """
     if not 0 < lasts_s <= YEAR_S:
         raise InvalidInput("a token lasts a year at most: make another when it ends")
@@ -145,7 +144,6 @@ def list_tokens(database: Database, *, owner: str | None, now: float) -> list[To
 
     Args:
         owner: Whose; None for everybody's.
-        now: The present moment, epoch seconds.
     """
     lasting = sa.or_(*(tokens.c.scope.startswith(kind) for kind in _LASTING))
     known = [each for each in tokens.c if each is not tokens.c.digest]

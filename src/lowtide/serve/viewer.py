@@ -160,7 +160,6 @@ class Viewer:
         database: The centre.
         user: Who it is.
         rights: What they are to others.
-        now: The present moment, epoch seconds.
         least_users: So many others have to be in a sum that is told to somebody who may not see
             what each of them did.
         opens_totals: Whether everybody is told what all nodes do together, however few use them.

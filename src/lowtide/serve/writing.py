@@ -92,7 +92,6 @@ def write(connection: sa.Connection, told: Sequence[Told], *, now: float) -> Non
 
     Args:
         told: Pieces of different hosts.
-        now: The present moment, epoch seconds.
     """
     if told:
         _Writing(connection, told, now).write()

@@ -150,7 +150,6 @@ def sum_up(
     Args:
         question: Which jobs, and the window: from `start`, which must be given, to `end` or now.
         by: One of `NAMES` or `TIMES`.
-        now: The present moment, epoch seconds.
         tz: The zone of hours and days, by default this machine's.
         told: Is told how many courses were read, and how many there are to read.
     """

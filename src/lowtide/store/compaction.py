@@ -100,7 +100,6 @@ def roll_up_old(
     """Roll up what is old enough, and return how many chunks that were.
 
     Args:
-        now: The present moment, epoch seconds.
         most: Stop after about so many chunks; the rest is for another time.
     """
     done = 0
@@ -118,11 +117,7 @@ def roll_up_old(
 
 
 def consolidate_forgotten(database: Database, *, now: float) -> None:
-    """Bring ticks into chunks whose watcher seems to be gone for good.
-
-    Args:
-        now: The present moment, epoch seconds.
-    """
+    """Bring ticks into chunks whose watcher seems to be gone for good."""
     with database.reading() as connection:
         quiet = [host for host in read_hosts(connection) if now - host.last_time > DAY_S]
     for host in quiet:
@@ -236,7 +231,6 @@ def prune(
     """Roll up what is due, delete what is too old, and give the room back.
 
     Args:
-        now: The present moment, epoch seconds.
         older_than_s: Delete jobs that ended longer ago than this, and what was seen then; at least
             `LEAST_AGE_S`.
         most_bytes: Delete the oldest, day by day, until the store takes no more room than this, or

@@ -272,7 +272,6 @@ def read_jobs(
     Args:
         connection: A connection.
         question: Which ones.
-        now: The present moment, epoch seconds.
         whole: Whether to read everything, or only what a short list shows.
     """
     known_hosts = read_hosts(connection)
@@ -317,7 +316,6 @@ def as_they_stand(
         facts: The numbers among the facts, a row per job.
         totals: What each has used; they are changed.
         known_hosts: The hosts that the jobs may run on.
-        now: The present moment, epoch seconds.
     """
     watched = _watched(known_hosts, now)
     _count_what_nobody_saw(facts, totals, known_hosts)

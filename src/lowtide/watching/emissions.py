@@ -58,11 +58,7 @@ class Emissions:
         return _mean(None if self.grid is None else self.grid.marginal, since, until)
 
     def problems(self, moment: float) -> tuple[str, ...]:
-        """Return why the intensity of a moment is not known, where it should be.
-
-        Args:
-            moment: Epoch seconds.
-        """
+        """Return why the intensity of a moment is not known, where it should be."""
         if self.grid is None or self.grid.average.covers(moment, moment):
             return self.notes
         signal = self.grid.average

@@ -21,7 +21,6 @@ from starlette.routing import Route
 from lowtide.errors import InvalidInput, Refused, Unreachable
 from lowtide.monitor.exporter import load_token
 from lowtide.serve.api import answer
-from lowtide.serve.entering import confirm_link, make_link
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.login import (
     MOST_BEGUN,
@@ -35,6 +34,7 @@ from lowtide.serve.login import (
     make_reading_token,
     prove,
 )
+from lowtide.serve.login_links import confirm_link, make_link
 from lowtide.serve.settings import read_secret
 from lowtide.serve.tokens import make_token, use_once
 
@@ -53,7 +53,7 @@ _OIDC = "oidc"
 Render = Callable[..., Response]
 
 
-class Doors:
+class LoginRoutes:
     """The doors of a server.
 
     Args:

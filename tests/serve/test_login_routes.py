@@ -49,7 +49,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def keeper(tmp_path: Path, services: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doorkeeper]:
-    monkeypatch.setattr("lowtide.serve.doors.FAILED_S", 0.0)
+    monkeypatch.setattr("lowtide.serve.login_routes.FAILED_S", 0.0)
     secret = tmp_path / "secret"
     secret.touch(mode=0o600)
     secret.write_text(SECRET)
@@ -116,7 +116,7 @@ def test_an_account_that_ended_stays_out(keeper: Doorkeeper) -> None:
 
 
 def test_whoever_fails_has_to_wait(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide.serve.doors.FAILED_S", 0.4)
+    monkeypatch.setattr("lowtide.serve.login_routes.FAILED_S", 0.4)
     begun = time.monotonic()
     # No process is started for a name that cannot be one, and it takes as long.
     assert _try(client, "../x", "y").status == 401

@@ -30,7 +30,7 @@ _Waiting = tuple[Arrival, "asyncio.Future[Receipt]"]
 
 
 @dataclass(slots=True)
-class Gathering:
+class GroupCommit:
     """Takes pieces for a store.
 
     Attributes:

@@ -18,11 +18,7 @@ _MOST_S = 20.0
 
 
 def grow_coarser(database: Database, keep: KeepSettings, *, now: float) -> int:
-    """Make old courses coarser, and let go of the oldest; return how many chunks that were.
-
-    Args:
-        now: The present moment, epoch seconds.
-    """
+    """Make old courses coarser, and let go of the oldest; return how many chunks that were."""
     retention = Retention(looks_s=keep.looks_days * DAY_S, minutes_s=keep.minutes_days * DAY_S)
     over = time.monotonic() + _MOST_S
     done = 0

@@ -11,8 +11,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from lowtide.serve.app import make_app
-from lowtide.serve.entering import CODE_S, LINK_S, MOST_TRIES, confirm_link, make_link
 from lowtide.serve.gate import Doorkeeper
+from lowtide.serve.login_links import CODE_S, LINK_S, MOST_TRIES, confirm_link, make_link
 from lowtide.serve.settings import Settings
 from support.asking import Answered, Client
 from support.pushed import CLUSTER, centre

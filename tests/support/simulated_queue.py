@@ -114,7 +114,7 @@ class SimulatedBackend:
     _active: dict[str, SimulatedJob] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)  # noqa: S311 - nothing secret
+        self._random = random.Random(self.seed)
 
     def now(self) -> float:
         """Return what time it is."""
