@@ -318,6 +318,7 @@ def line(**said) -> str:
         "per_job": "N/A",
         "per_node": "N/A",
         "per_task": "N/A",
+        "shares": "OK",
         "restarts": "0",
         "priority": "1200",
         "comment": encode(TAG),
