@@ -235,9 +235,9 @@ def beside_h(job, *others, **room):
     [
         # Alone nobody is in its way.
         ([], 0.0),
-        # Who begins with it, or while it may stand in line, may go first.
+        # Who begins with it may go first, and who begins later not: nobody else stands in line.
         ([{"hours": 10.0, "deadline_h": 30.0}], 2.0),
-        ([{"hours": 15.0, "deadline_h": 30.0}], 2.0),
+        ([{"hours": 15.0, "deadline_h": 30.0}], 0.0),
         # Who begins once it has to have started is not in its way, and who is done before neither.
         ([{"hours": 18.5, "deadline_h": 30.0}], 0.0),
         ([{"hours": 7.0, "deadline_h": 30.0}], 0.0),
@@ -260,6 +260,34 @@ def test_who_is_in_the_way_of_a_job_that_begins_in_ten_hours_and_has_until_twent
     job = pending(1, hours=10.0, deadline_h=20.0)
     made = [pending(number, **said) for number, said in enumerate(others, 2)]
     assert beside_h(job, *made) == pytest.approx(hours)
+
+
+@pytest.mark.parametrize(("wait_h", "hours"), [(2.0, 0.0), (6.0, 2.0), (20.0, 2.0)])
+def test_who_begins_while_it_may_stand_in_line_may_go_first(wait_h, hours):
+    job, other = (pending(n, hours=at, deadline_h=48.0) for n, at in ((1, 10.0), (2, 15.0)))
+    known = Herd([job, other], {"main": Room(8.0)}, START, NO_LOOPS, lambda *_: wait_h * HOUR_S)
+    found = known.beside_s(job, decode(job.comment)[0], wait_h * HOUR_S) / HOUR_S
+    assert found == pytest.approx(hours)
+
+
+def test_two_jobs_that_want_the_same_hour_of_a_small_partition_both_wait():
+    signal = Signal.from_values([500.0 - hour for hour in range(72)], start=START, step_s="1h")
+    backend = SharedNodes(clock=START, cpus=4.0, order=ORDERS["who came first"])
+    begins = []
+    for number in range(2):
+        tag = Tag(
+            token=f"t{number}",
+            deadline=START + 30 * HOUR_S,
+            arrival=START,
+            run_s=HOUR_S,
+            wait_s=4 * HOUR_S,
+        )
+        made = submit(backend, signal, tag, 1 / CPUS, HOUR_S, strangers_s=4 * HOUR_S)
+        begins.append((backend.jobs[made].seen.begin - START) / HOUR_S)
+    # The first one as late as it may, with no room for another that might still stand in line: that
+    # one is over before, however long the queue keeps it.
+    assert begins[0] == pytest.approx(30 - 1 - 4, abs=0.2)
+    assert 15.0 < begins[1] < begins[0] - 4.0
 
 
 def test_several_nodes_and_gpus_are_counted_as_they_are_needed():

@@ -13,10 +13,10 @@ from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, L
 from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Situation, judge
 from lowtide.acting.promise import Loops, promise_of
-from lowtide.acting.site import read_site
+from lowtide.acting.site import Shares, read_site
 from lowtide.acting.slurm import SlurmBackend
 from lowtide.acting.tag import MOST_BYTES, Tag, decode, encode
-from lowtide.acting.waits import Wait, WaitModel
+from lowtide.acting.waits import Wait, WaitModel, class_of
 from lowtide.errors import Refused, Unreachable
 from lowtide.signal import Signal
 from lowtide.slurm.client import slurm_problem
@@ -318,6 +318,7 @@ def line(**said) -> str:
         "per_job": "N/A",
         "per_node": "N/A",
         "per_task": "N/A",
+        "shares": "OK",
         "restarts": "0",
         "priority": "1200",
         "comment": encode(TAG),
@@ -510,6 +511,59 @@ def test_who_stands_in_line_counts_at_every_look_and_at_no_cost():
     longer = SlurmBackend(client=client).look().backlog_s["main"]
     assert longer == pytest.approx(2 * backlog_s["main"], rel=0.01)
     assert client.told == []
+
+
+def test_who_keeps_a_node_or_its_memory_from_others_counts_with_all_of_it():
+    soon = f"{time.time() - 600:.0f}"
+    usual = {"eligible": soon, "limit": "2:00:00", "reason": "Priority", "cpus": "1"}
+    # Of two nodes with 16 CPUs and 64 GB one job has half of a node's memory, and another both.
+    lines = [
+        line(job_id="1", tres="cpu=1,mem=32G,node=1", comment="", **usual),
+        line(job_id="2", node_count="2", shares="NO", **usual),
+        line(job_id="3", tres="cpu=1,mem=1G,node=1", comment="", **usual),
+    ]
+    nodes = "main 0/32/0/32 2 16 65536 (null)\n"
+    memory = "SelectTypeParameters = CR_CORE_MEMORY\n"
+    for config, cpus, backlog in ((memory, 8.0, 9.0), ("", 1.0, 2.0)):
+        look = SlurmBackend(client=Told(*lines, nodes=nodes, config=config)).look()
+        assert look.backlog_s["main"] == pytest.approx(backlog * 7200.0 / 32)
+        (mine,) = look.jobs
+        assert (mine.cpus, mine.kind) == (32.0, "main/9-64")
+        # It waits like its like, while it runs as well: it has all of its nodes then.
+        kinds = [wait.kind for wait in look.waits]
+        assert kinds == [class_of("main", cpus, 0), "main/9-64", "main/1"]
+        assert look.rooms["main"].node_cpus == 16.0
+
+
+@pytest.mark.parametrize(
+    ("config", "partition", "shares"),
+    [
+        ("", "", Shares(node_memory=math.inf)),
+        ("SelectType = select/linear", "", Shares(whole=True, node_memory=math.inf)),
+        (
+            "SelectTypeParameters = CR_CPU_MEMORY\nDefMemPerCPU = 100\n",
+            "",
+            Shares(minds_memory=True, cpu_memory=100 * 2.0**20),
+        ),
+        # A partition's own word is the one that counts.
+        (
+            "DefMemPerNode = UNLIMITED",
+            "PartitionName=a OverSubscribe=EXCLUSIVE DefMemPerNode=2000 MaxMemPerNode=UNLIMITED",
+            Shares(whole=True, node_memory=2000 * 2.0**20),
+        ),
+        ("DefMemPerNode = 7", "OverSubscribe=FORCE:4 DefMemPerNode=UNLIMITED",
+         Shares(node_memory=7 * 2.0**20)),
+    ],
+)  # fmt: skip
+def test_what_jobs_take_besides_what_they_ask_for_is_as_the_site_has_it(config, partition, shares):
+    assert read_site(config).shares.in_partition(partition) == shares
+
+
+def test_nodes_that_were_switched_off_come_up_first():
+    told = "ResumeProgram = /sbin/on\nResumeTimeout = 600 sec\n"
+    assert read_site(told).loops.boot_s == 600.0
+    assert read_site(told).loops.total_s == Loops().total_s + 600.0
+    assert read_site(told.replace("/sbin/on", "(null)")).loops == Loops()
 
 
 def test_a_driver_lets_a_job_begin_before_a_queue_that_has_grown():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.acting.journal import Journal
+from lowtide.acting.site import Shares
 from lowtide.acting.submission import LikeNodes, Submission
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.wrapper import directives, wrap
@@ -241,6 +243,40 @@ NODES = (
 )
 def test_as_many_run_at_once_as_nodes_have_room_for(script, words, said, at_once):
     assert Submission.read([*words, script], {}).at_once(NODES, said) == at_once
+
+
+GB = 2.0**30
+BY_CPU = Shares(minds_memory=True, cpu_memory=2 * GB)
+ALL_OF_IT = Shares(minds_memory=True, node_memory=math.inf)
+
+
+@pytest.mark.parametrize(
+    ("words", "shares", "at_once", "taken"),
+    [
+        (["-n2"], Shares(), 128, 2),
+        # Each has its nodes for itself, whatever it asks for.
+        (["-n2"], Shares(whole=True), 4, 64),
+        (["-N2"], Shares(whole=True), 2, 128),
+        (["--exclusive"], BY_CPU, 4, 64),
+        (["--exclusive=user"], BY_CPU, 256, 1),
+        # Memory runs out before CPUs do, also where it is nobody's word.
+        (["--mem=64G"], BY_CPU, 24, 16),
+        (["-c2"], replace(BY_CPU, cpu_memory=8 * GB), 96, 4),
+        (["-c2"], replace(BY_CPU, cpu_memory=0.0, node_memory=128 * GB), 12, 32),
+        # Without a word of the site's a job has all that is there, and so has --mem=0.
+        ([], ALL_OF_IT, 4, 64),
+        (["--mem=0"], BY_CPU, 4, 64),
+        (["--mem=1G"], ALL_OF_IT, 256, 1),
+        # Where memory is nobody's own it keeps nobody out.
+        (["--mem=0"], Shares(node_memory=math.inf), 256, 1),
+    ],
+)
+def test_what_a_job_keeps_from_others_is_more_than_it_asks_for(
+    script, words, shares, at_once, taken
+):
+    read = Submission.read([*words, script], {})
+    assert read.at_once(NODES, None, shares) == at_once
+    assert read.taken_cpus(NODES, None, shares) == taken
 
 
 def test_without_a_script_it_is_said_what_to_do(tmp_path):

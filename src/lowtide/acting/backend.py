@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -73,10 +74,36 @@ class Room:
     Attributes:
         cpus: CPUs that are in use or free.
         gpus: GPUs of it; 0 where nobody says.
+        node_cpus: CPUs of its largest node; 0 where nobody says.
+        cpu_memory: Bytes of memory for each CPU, where that is least; infinite where jobs may share
+            it as they like.
     """
 
     cpus: float
     gpus: float = 0.0
+    node_cpus: float = 0.0
+    cpu_memory: float = math.inf
+
+    def taken_cpus(
+        self, cpus: float | None, *, nodes: float | None, memory: float, whole: bool
+    ) -> float:
+        """Return how many CPUs a job keeps from others: who has a node for itself keeps all of it.
+
+        So does who has all of its memory, and half of that keeps half of the CPUs.
+
+        Args:
+            cpus: What it asks for, or has.
+            memory: Bytes, over all nodes.
+            whole: Whether it shares its nodes with nobody.
+
+        >>> room = Room(128, node_cpus=32, cpu_memory=4e9)
+        >>> room.taken_cpus(1, nodes=2, memory=0, whole=True)
+        64
+        >>> room.taken_cpus(1, nodes=1, memory=64e9, whole=False)
+        16.0
+        """
+        alone = self.node_cpus * max(nodes or 1, 1) if whole else 0.0
+        return max(cpus or 1.0, alone, memory / self.cpu_memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

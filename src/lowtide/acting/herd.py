@@ -49,6 +49,7 @@ class Claim:
         latest: S, were nobody else deferred; -inf where it was promised nothing.
         rank: Who comes first where not all can keep their promise.
         price: By how much S is earlier for each second of a longer queue.
+        waits_s: How long it waits from its begin on at most, were nobody else deferred.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Claim:
     latest: float = -math.inf
     rank: tuple[float, float, str] = (math.inf, math.inf, "")
     price: float = 1.0
+    waits_s: float = _NEVER
 
 
 class _Partition:
@@ -77,6 +79,7 @@ class _Partition:
         order = sorted(range(len(claims)), key=lambda number: claims[number].rank)
         self._rank = np.argsort(np.array(order, dtype=int))
         self._price = np.array([each.price for each in claims])
+        self._waits_s = np.array([each.waits_s for each in claims])
         self._work_s = [_seconds(claims, room, kind) for kind in (0, 1)]
         self.total_s = float(max(each.sum() for each in self._work_s))
         self._alike = [_alike_s(claims, room, kind) for kind in (0, 1)]
@@ -130,7 +133,14 @@ class _Partition:
         return self._latest - self._price * beside_s - begin
 
     def _in_the_way(self, begin: _Numbers) -> _Numbers:
-        """Return for how long each job, from its begin on, has others in its way at most.
+        """Return for how long each job, from its begin on, has others in its way at most."""
+        found = self._in_line(begin, self._until)
+        # Who has to have started that late has waited for as long as it may by an earlier moment.
+        until = np.minimum(self._until, begin + self._waits_s + found)
+        return np.minimum(found, self._in_line(begin, until))
+
+    def _in_line(self, begin: _Numbers, until: _Numbers) -> _Numbers:
+        """Return the same if each stands in line until a moment at most.
 
         What is left of those that begin no later, and all of those that begin while it might still
         stand in line.
@@ -139,13 +149,13 @@ class _Partition:
         at = begin[order]
         # Who begins at the same moment may go first.
         last = np.searchsorted(at, at, side="right")
-        later = np.maximum(np.searchsorted(at, self._until[order], side="left"), last)
+        later = np.maximum(np.searchsorted(at, until[order], side="left"), last)
         found = np.zeros(len(at))
         for kind, own_s in enumerate(self._work_s):
             if not own_s.any():
                 continue
             done = np.concatenate([[0.0], np.cumsum(own_s[order])])
-            left_s = self._not_over(begin, own_s)[order]
+            left_s = self._not_over(begin, until, own_s)[order]
             if (more_s := self._alike[kind]) is not None:
                 left_s = np.minimum(left_s, _in_turns(at, own_s[order]) + more_s)
             seconds = np.zeros(len(at))
@@ -153,9 +163,9 @@ class _Partition:
             found = np.maximum(found, np.where(self._needs[kind], seconds, 0.0))
         return found
 
-    def _not_over(self, begin: _Numbers, own_s: _Numbers) -> _Numbers:
+    def _not_over(self, begin: _Numbers, until: _Numbers, own_s: _Numbers) -> _Numbers:
         """Return what may be left of others at the begin of each, if all keep their promises."""
-        until = np.maximum(self._until, begin)
+        until = np.maximum(until, begin)
         over = until + self._run_s
         rate = own_s / self._run_s
         # All of it until it has to have started, less and less from then on.
@@ -340,7 +350,9 @@ class Herd:
             return claim
         latest = self._promise(seen, tag, known_s, ran_s).latest
         later = self._promise(seen, tag, known_s + _HOUR_S, ran_s).latest
-        return replace(claim, latest=latest, price=(latest - later) / _HOUR_S)
+        waits_s = _NEVER if seen.state == RUNNING else known_s + self.loops.total_s
+        price = (latest - later) / _HOUR_S
+        return replace(claim, latest=latest, price=price, waits_s=waits_s)
 
     def _promise(self, seen: Seen, tag: Tag, wait_s: float, ran_s: float) -> Promise:
         return promise_of(

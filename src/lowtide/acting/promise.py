@@ -30,17 +30,19 @@ class Loops:
         requeue_s: How long Slurm keeps a requeued job from starting.
         kill_s: How long what is told to leave may take.
         spare_s: For clocks and busy controllers.
+        boot_s: How long a node takes to come up that was switched off.
     """
 
     pass_s: float = 60.0
     requeue_s: float = 121.0
     kill_s: float = 30.0
     spare_s: float = 60.0
+    boot_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         """All of it: σ."""
-        return self.pass_s + self.requeue_s + self.kill_s + self.spare_s
+        return self.pass_s + self.requeue_s + self.kill_s + self.spare_s + self.boot_s
 
 
 NO_LOOPS = Loops(pass_s=0.0, requeue_s=0.0, kill_s=0.0, spare_s=0.0)

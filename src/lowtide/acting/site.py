@@ -7,9 +7,10 @@ queue every five minutes needs more of a margin than one that does so every two 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lowtide.acting.promise import Loops
 
@@ -18,6 +19,47 @@ _TOLD = re.compile(r"^Configuration data as of (\d+)\s*$", re.M)
 _NUMBER = re.compile(r"\d+")
 # What Slurm takes where a site says nothing.
 _BACKFILL_S, _SCHEDULE_S, _CREDENTIAL_S = 30.0, 60.0, 120.0
+_MEGABYTE = 2.0**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What jobs take of nodes besides what they ask for.
+
+    Attributes:
+        whole: Whether each has its nodes for itself.
+        minds_memory: Whether memory is theirs as CPUs are.
+        cpu_memory: Bytes for each CPU of a job that asks for none.
+        node_memory: Bytes on each node of such a job; infinite for all that there is.
+    """
+
+    whole: bool = False
+    minds_memory: bool = False
+    cpu_memory: float = 0.0
+    node_memory: float = 0.0
+
+    def in_partition(self, text: str) -> Shares:
+        """Return the same for a partition, as `scontrol -o show partition` tells of it.
+
+        >>> Shares(node_memory=4e9).in_partition("OverSubscribe=NO DefMemPerCPU=100").cpu_memory
+        104857600.0
+        """
+        said = dict(re.findall(r"(\w+)=(\S*)", text))
+        whole = self.whole or said.get("OverSubscribe", "").startswith("EXCLUSIVE")
+        default = _default_memory(said)
+        if default is None:
+            return replace(self, whole=whole)
+        return replace(self, whole=whole, cpu_memory=default[0], node_memory=default[1])
+
+
+def _default_memory(said: Mapping[str, str]) -> tuple[float, float] | None:
+    """Return what a job has that asks for none, for each CPU and on each node; None if unsaid."""
+    for place, name in enumerate(("DefMemPerCPU", "DefMemPerNode")):
+        found = _NUMBER.match(said.get(name, ""))
+        if found:
+            size = float(found[0]) * _MEGABYTE
+            return (size, 0.0) if place == 0 else (0.0, size)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +73,7 @@ class SlurmSite:
         requeues: Whether jobs may be requeued unless they say otherwise; None where nobody says.
         kept_s: For how long it knows a job that is over.
         told_at: What time it was by its clock when it told this; None where it does not say.
+        shares: How jobs share nodes.
     """
 
     loops: Loops = field(default_factory=Loops)
@@ -38,6 +81,7 @@ class SlurmSite:
     requeues: bool | None = None
     kept_s: float = 300.0
     told_at: float | None = None
+    shares: Shares = field(default_factory=lambda: Shares())
 
     @property
     def advice(self) -> list[str]:
@@ -69,6 +113,10 @@ def read_site(text: str) -> SlurmSite:
         passes.append(_seconds(options, "bf_interval", _BACKFILL_S) + long_s)
     expires_s = _seconds(_options(said.get("AuthInfo", "")), "cred_expire", _CREDENTIAL_S)
     usual = Loops()
+    # Nodes that were switched off to save power are started first.
+    boots = said.get("ResumeProgram", "(null)") != "(null)"
+    shares = said.get("SelectTypeParameters", "").upper()
+    default = _default_memory(said)
     flags = said.get("PriorityFlags")
     told = _TOLD.search(text)
     return SlurmSite(
@@ -77,11 +125,19 @@ def read_site(text: str) -> SlurmSite:
             requeue_s=_seconds(options, "requeue_delay", expires_s + 1.0),
             kill_s=_seconds(said, "KillWait", usual.kill_s) + _seconds(said, "CompleteWait", 0.0),
             spare_s=usual.spare_s,
+            boot_s=_seconds(said, "ResumeTimeout", 60.0) if boots else 0.0,
         ),
         accrues=None if flags is None else "ACCRUE_ALWAYS" in flags.upper(),
         requeues=None if "JobRequeue" not in said else said["JobRequeue"] != "0",
         kept_s=_seconds(said, "MinJobAge", 300.0),
         told_at=float(told[1]) if told else None,
+        shares=Shares(
+            whole="linear" in said.get("SelectType", ""),
+            minds_memory="MEMORY" in shares,
+            cpu_memory=default[0] if default else 0.0,
+            # Where nobody says, Slurm gives a job all that its nodes have.
+            node_memory=default[1] if default else math.inf,
+        ),
     )
 
 

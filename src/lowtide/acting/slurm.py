@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -130,26 +130,31 @@ class SlurmBackend:
             if tagged:
                 records.setdefault(job.job_id, []).append(job)
             elif self.sees_others and "_" not in job.shown_id:
-                others.append(_seen([job], now))
+                others.append(_seen([job], now, self._taken_cpus(job)))
         for jobs in records.values():
             self._complete(jobs)
         starts = {each.name: each.begin for each in self._reserved}
-        mine = [
-            replace(_seen(jobs, now), reserved=starts.get(jobs[0].reservation))
-            if jobs[0].reservation
-            else _seen(jobs, now)
-            for jobs in records.values()
+        mine = []
+        for jobs in records.values():
+            seen = _seen(jobs, now, self._taken_cpus(jobs[0]))
+            if jobs[0].reservation:
+                seen = replace(seen, reserved=starts.get(jobs[0].reservation))
+            mine.append(seen)
+        cpus = [self._taken_cpus(job) for job in queue]
+        waits = [
+            wait
+            for job, count in zip(queue, cpus, strict=True)
+            if (wait := _wait(job, now, count)) is not None
         ]
-        waits = [wait for job in queue if (wait := _wait(job, now)) is not None]
         loops = None if self._site is None else self._site.loops
         if loops is not None and self._off_s:
             # Who of the two is right nobody knows.
             loops = replace(loops, spare_s=loops.spare_s + abs(self._off_s))
         busy: dict[str, list[tuple[float, float]]] = {}
-        for job in queue if self.operator else ():
+        for job, count in zip(queue, cpus, strict=True) if self.operator else ():
             if read_state(job.state) == "running" and job.started is not None:
                 until = job.started + (math.inf if job.limit_s is None else job.limit_s)
-                busy.setdefault(job.partition or "", []).append((until, job.cpus or 1.0))
+                busy.setdefault(job.partition or "", []).append((until, count))
         return Look(
             jobs=mine,
             waits=waits,
@@ -159,19 +164,28 @@ class SlurmBackend:
             others=others,
             loops=loops,
             busy=busy,
-            backlog_s=_backlog(queue, self._rooms, now),
-            ahead=[_seen(jobs, now) for jobs in ahead.values()],
+            backlog_s=_backlog(zip(queue, cpus, strict=True), self._rooms, now),
+            ahead=[_seen(jobs, now, self._taken_cpus(jobs[0])) for jobs in ahead.values()],
             rooms=self._rooms,
         )
+
+    def _taken_cpus(self, job: QueuedJob) -> float:
+        """Return how many CPUs a job keeps from others."""
+        room = self._rooms.get((job.partition or "").partition(",")[0])
+        if room is None:
+            return job.cpus or 1.0
+        return room.taken_cpus(job.cpus, nodes=job.nodes, memory=job.memory, whole=job.is_alone)
 
     def past_waits(self) -> list[Wait]:
         """Return how long jobs waited that have started in the last days, of all users.
 
         A look shows those alone that run, or wait: after a quiet hour none that had to wait long.
         """
+        self._ask_site(time.time())
         columns = (f"--delimiter={SEPARATOR}", f"--format={','.join(_PAST_FIELDS)}")
         said = self._do("sacct", "-a", "-X", "-D", "-n", "-P", "-S", _PAST, *columns)
-        return [wait for line in said.splitlines() if (wait := _past_wait(line)) is not None]
+        lines = said.splitlines()
+        return [wait for line in lines if (wait := _past_wait(line, self._rooms)) is not None]
 
     def _complete(self, jobs: list[QueuedJob]) -> None:
         """Add what squeue has left out: of a long array with a step it does not tell the last."""
@@ -226,7 +240,10 @@ class SlurmBackend:
             if told is not None and not before - _CLOCKS_S <= told <= after + _CLOCKS_S:
                 self._off_s = told - (before + after) / 2
             self._asked = now
-            self._rooms = _read_rooms(self.client.tell("sinfo", "-h", "-o", "%R %C %D %G"))
+            self._rooms = _read_rooms(
+                self.client.tell("sinfo", "-h", "-e", "-o", "%R %C %D %c %m %G"),
+                minds_memory=self._site.shares.minds_memory,
+            )
 
     def _taken(self, now: float) -> dict[str, list[tuple[float, float]]]:
         """Return when most nodes of a partition are going to be reserved, for others than us."""
@@ -355,7 +372,12 @@ def _address(jobs: list[QueuedJob]) -> str:
     return f"{array}_[{','.join(words)}]"
 
 
-def _seen(jobs: list[QueuedJob], now: float) -> Seen:
+def _seen(jobs: list[QueuedJob], now: float, cpus: float) -> Seen:
+    """Return a job, or elements of an array that are one.
+
+    Args:
+        cpus: CPUs that it keeps from others.
+    """
     job = jobs[0]
     state = _STATES.get(read_state(job.state) or "", OVER)
     if job.state in ("COMPLETING", "STAGE_OUT", "SIGNALING", "CONFIGURING"):
@@ -376,9 +398,9 @@ def _seen(jobs: list[QueuedJob], now: float) -> Seen:
         held=stuck or "held" in job.reason.lower(),
         stuck=stuck,
         is_next=(job.priority or 0) >= _NEXT,
-        kind=class_of(job.partition, job.cpus, job.gpus),
+        kind=class_of(job.partition, cpus, job.gpus),
         partition=job.partition or "",
-        cpus=job.cpus,
+        cpus=cpus,
         gpus=job.gpus,
         nodes=job.nodes,
         tasks=len(jobs),
@@ -387,8 +409,12 @@ def _seen(jobs: list[QueuedJob], now: float) -> Seen:
     )
 
 
-def _wait(job: QueuedJob, now: float) -> Wait | None:
-    """Return how long a job waited for its turn; None where it did not, or nobody can tell."""
+def _wait(job: QueuedJob, now: float, cpus: float) -> Wait | None:
+    """Return how long a job waited for its turn; None where it did not, or nobody can tell.
+
+    Args:
+        cpus: CPUs that it keeps from others.
+    """
     eligible, started = job.eligible, job.started
     if eligible is None or eligible > now:
         return None
@@ -398,14 +424,14 @@ def _wait(job: QueuedJob, now: float) -> Wait | None:
     if state not in ("pending", "running") or (started is not None and started < eligible):
         return None
     return Wait(
-        kind=class_of(job.partition, job.cpus, job.gpus),
+        kind=class_of(job.partition, cpus, job.gpus),
         eligible=eligible,
         started=started if state == "running" else None,
         id=f"{job.job_id}/{eligible:.0f}",
     )
 
 
-def _past_wait(line: str) -> Wait | None:
+def _past_wait(line: str, rooms: Mapping[str, Room]) -> Wait | None:
     """Return how long a job waited that the accounting tells of; None where it did not start."""
     cells = line.split(SEPARATOR)
     if len(cells) != len(_PAST_FIELDS):
@@ -415,15 +441,21 @@ def _past_wait(line: str) -> Wait | None:
         return None
     tres = parse_tres(cells[5])
     cpus = tres.get("cpu") or read_number(cells[4])
+    if (room := rooms.get(cells[3])) is not None:
+        # Who had whole nodes is told with all of their CPUs.
+        cpus = room.taken_cpus(cpus, nodes=1, memory=tres.get("mem", 0.0), whole=False)
     kind = class_of(cells[3] or None, cpus, count_gpus(tres))
     return Wait(kind=kind, eligible=eligible, started=started, id=f"{number}/{eligible:.0f}")
 
 
-def _read_rooms(text: str) -> dict[str, Room]:
-    """Return what there is of each partition, as `sinfo -o '%R %C %D %G'` says.
+def _read_rooms(text: str, *, minds_memory: bool = False) -> dict[str, Room]:
+    """Return what there is of each partition, as `sinfo -o '%R %C %D %c %m %G'` says.
 
-    >>> _read_rooms("gpu 8/20/4/32 2 gpu:h200:4(S:0-1)")
-    {'gpu': Room(cpus=28.0, gpus=7.0)}
+    Args:
+        minds_memory: Whether jobs have memory of their own.
+
+    >>> _read_rooms("gpu 8/20/4/32 2 16 64000 gpu:h200:4(S:0-1)")["gpu"].gpus
+    7.0
     """
     found: dict[str, Room] = {}
     for line in text.splitlines():
@@ -432,17 +464,31 @@ def _read_rooms(text: str) -> dict[str, Room]:
         if not place:
             continue
         used, free, _, total = map(float, words[place].split("/"))
-        nodes, *gres = [*words[place + 1 :], "0"] if len(words) > place + 1 else ["0"]
-        each = requested_gpus(re.sub(r"\([^)]*\)", "", "".join(gres[:1])))
+        nodes, cpus, megabytes = (_count(words, place + 1 + k) for k in range(3))
+        each = requested_gpus(re.sub(r"\([^)]*\)", "", "".join(words[place + 4 : place + 5])))
         # Nodes that are down have their GPUs with them.
-        gpus = each * (float(nodes) if nodes.isdigit() else 0.0) * (used + free) / max(total, 1.0)
+        gpus = each * nodes * (used + free) / max(total, 1.0)
         name = " ".join(words[:place])
         before = found.get(name, Room(0.0))
-        found[name] = Room(before.cpus + used + free, before.gpus + gpus)
+        least = megabytes * 2**20 / cpus if minds_memory and cpus and megabytes else math.inf
+        found[name] = Room(
+            before.cpus + used + free,
+            before.gpus + gpus,
+            node_cpus=max(before.node_cpus, cpus),
+            cpu_memory=min(before.cpu_memory, least),
+        )
     return found
 
 
-def _backlog(queue: Sequence[QueuedJob], rooms: Mapping[str, Room], now: float) -> dict[str, float]:
+def _count(words: Sequence[str], place: int) -> float:
+    """Return a number among words; 0 where there is none."""
+    word = words[place].rstrip("+") if place < len(words) else ""
+    return float(word) if word.isdecimal() else 0.0
+
+
+def _backlog(
+    queue: Iterable[tuple[QueuedJob, float]], rooms: Mapping[str, Room], now: float
+) -> dict[str, float]:
     """Return how long the CPUs of partitions take for all that runs and waits, by limits.
 
     This is what Slurm itself answers to `sbatch --test-only`, for all who wait and at no cost: it
@@ -451,8 +497,8 @@ def _backlog(queue: Sequence[QueuedJob], rooms: Mapping[str, Room], now: float) 
     held_s: dict[str, float] = {}
     line_s: dict[str, float] = {}
     endless: dict[str, float] = {}
-    for job in queue:
-        state, count = read_state(job.state), job.cpus or 1.0
+    for job, count in queue:
+        state = read_state(job.state)
         if "lt1:" in job.comment:
             # What those take is counted job by job.
             continue

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lowtide.acting.site import Shares
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.waits import class_of
 from lowtide.acting.wrapper import directives, wrap
@@ -48,6 +49,7 @@ _VALUED = frozenset(
     )
 )
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_AS_ASKED = Shares()
 _SHORT = {
     "a": "array",
     "b": "begin",
@@ -84,7 +86,11 @@ _SET = {
     "SBATCH_GPUS_PER_NODE": "gpus-per-node",
     "SBATCH_GPUS_PER_TASK": "gpus-per-task",
     "SBATCH_GRES": "gres",
+    "SBATCH_CPUS_PER_GPU": "cpus-per-gpu",
     "SBATCH_JOB_NAME": "job-name",
+    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
+    "SBATCH_MEM_PER_GPU": "mem-per-gpu",
+    "SBATCH_MEM_PER_NODE": "mem",
     "SBATCH_NO_REQUEUE": "no-requeue",
     "SBATCH_OPEN_MODE": "open-mode",
     "SBATCH_PARTITION": "partition",
@@ -220,37 +226,67 @@ class Submission:
         tasks = max(self._number("ntasks"), nodes * self._number("ntasks-per-node"))
         return max(per_node * nodes, count("gpus-per-task") * tasks, count("gpus"))
 
-    def at_once(self, nodes: Sequence[LikeNodes], cpus: float | None = None) -> float | None:
+    def at_once(
+        self, nodes: Sequence[LikeNodes], cpus: float | None = None, shares: Shares = _AS_ASKED
+    ) -> float | None:
         """Return how many elements run on some nodes at once; None where nobody says.
 
         Args:
             nodes: All that there are for it.
             cpus: CPUs that Slurm itself says it takes.
+            shares: What it takes besides what it asks for.
         """
         parts = self._number("nodes")
         cpus = max(self.cpus, cpus or 1.0) / parts
         gpus = self.gpus / parts
-        sizes = {name: _bytes(self.options.get(name)) for name in _MEMORY}
-        memory = max(sizes["mem"], sizes["mem-per-cpu"] * cpus, sizes["mem-per-gpu"] * gpus)
 
         def fit(each: LikeNodes) -> float:
-            if "exclusive" in self.options:
-                return each.count * (each.cpus >= cpus and each.gpus >= gpus)
+            memory = self._memory(each, cpus, gpus, shares)
+            if self._is_alone(shares):
+                return each.count * (each.cpus >= self.cpus / parts and each.gpus >= gpus)
             wanted = ((each.cpus, cpus), (each.memory, memory), (each.gpus, gpus))
             return each.count * min(have // want for have, want in wanted if want)
 
         room = sum(map(fit, nodes)) // parts
         return max(room, 1.0) if nodes else None
 
+    def _memory(self, node: LikeNodes, cpus: float, gpus: float, shares: Shares) -> float:
+        """Return the bytes that an element takes on a node."""
+        sizes = {name: _bytes(self.options.get(name)) for name in _MEMORY}
+        memory = max(sizes["mem"], sizes["mem-per-cpu"] * cpus, sizes["mem-per-gpu"] * gpus)
+        if not memory and shares.minds_memory:
+            # None at all (--mem=0) is all that a node has, as nothing said may be.
+            said = any(name in self.options for name in _MEMORY)
+            memory = math.inf if said else max(shares.cpu_memory * cpus, shares.node_memory)
+        # What fits nowhere is Slurm's to refuse.
+        return min(memory, node.memory) if math.isinf(memory) else memory
+
+    def _is_alone(self, shares: Shares) -> bool:
+        return shares.whole or self.options.get("exclusive", "user") not in ("user", "mcs")
+
     @property
     def nodes(self) -> float:
         """How many nodes one element of it asks for."""
         return self._number("nodes")
 
-    def on_whole_nodes(self, nodes: Sequence[LikeNodes]) -> float:
-        """Return how many CPUs it keeps from others if it takes nodes for itself; else 0."""
-        largest = max((each.cpus for each in nodes), default=0.0)
-        return largest * self.nodes if "exclusive" in self.options else 0.0
+    def taken_cpus(
+        self, nodes: Sequence[LikeNodes], cpus: float | None = None, shares: Shares = _AS_ASKED
+    ) -> float:
+        """Return how many CPUs an element keeps from others, by whole nodes or by its memory.
+
+        Args:
+            nodes: All that there are for it.
+            cpus: CPUs that Slurm itself says it takes.
+            shares: What it takes besides what it asks for.
+        """
+        parts = self._number("nodes")
+        taken = cpus = max(self.cpus, cpus or 1.0)
+        for each in nodes:
+            alone = each.cpus if self._is_alone(shares) else 0.0
+            memory = self._memory(each, cpus / parts, self.gpus / parts, shares)
+            by_memory = each.cpus * memory / each.memory if shares.minds_memory else 0.0
+            taken = max(taken, parts * max(alone, by_memory))
+        return taken
 
     @property
     def tasks(self) -> int:
@@ -278,16 +314,14 @@ class Submission:
         """Return the class that it waits with.
 
         Args:
-            cpus: CPUs that Slurm itself says it takes.
+            cpus: CPUs that it keeps from others, where more is known than it says.
         """
-        said = self.options
-        cpus = max(self.cpus, cpus or 1.0)
-        if "exclusive" in said:
+        if cpus is None and self._is_alone(_AS_ASKED):
             # Whole nodes wait like the largest.
             cpus = math.inf
         # Of several partitions it waits for the first that is free.
-        partition = (said.get("partition") or default_partition or "").partition(",")[0] or None
-        return class_of(partition, cpus, self.gpus)
+        partition = (self.options.get("partition") or default_partition or "").partition(",")[0]
+        return class_of(partition or None, max(self.cpus, cpus or 1.0), self.gpus)
 
     def command(self, tag: Tag, *, now: float, wrapped: Path | None = None) -> list[str]:
         """Return the one `sbatch` that submits it.

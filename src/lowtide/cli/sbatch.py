@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from lowtide.acting.judge import Judgement
     from lowtide.acting.promise import Promise
     from lowtide.acting.reckoning import Reckoning
+    from lowtide.acting.site import Shares
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.acting.submission import LikeNodes, Submission
     from lowtide.acting.tag import Tag
@@ -298,16 +299,17 @@ class _Order:
         model.learn([*journal.waits(), *journal.past(backend.past_waits)])
         model.see(look.now, look.waits)
         expected_s, cpus = _expected(backend, self.submission, now)
-        kind = self.kind = self.submission.kind(partition, cpus)
+        shares = _shares(backend, partition)
+        taken_cpus = self.submission.taken_cpus(nodes, cpus, shares)
+        kind = self.kind = self.submission.kind(partition, taken_cpus)
         wait_s = max(model.wait_s(kind, now), expected_s)
         # Of an array that does not run all at once the last has to begin in time as well, and each
         # has to wait for its turn.
-        waves = self.submission.waves(self.submission.at_once(nodes, cpus))
+        waves = self.submission.waves(self.submission.at_once(nodes, cpus, shares))
         waves_s = (waves - 1) * (self.run_s + wait_s)
         self.tag = replace(self.tag, deadline=self.tag.deadline - waves_s)
         self.calibration = replace(model.calibration(kind, now), wait_s=wait_s)
         trusted = self.calibration.is_trusted
-        each_s = self.submission.on_whole_nodes(nodes)
         seen = Seen(
             id="new",
             state=PENDING,
@@ -315,7 +317,7 @@ class _Order:
             limit_s=self.submission.limit_s,
             kind=kind,
             partition=partition or "",
-            cpus=max(self.submission.cpus, cpus or 1.0, each_s),
+            cpus=taken_cpus,
             gpus=self.submission.gpus,
             nodes=self.submission.nodes,
             tasks=self.submission.tasks,
@@ -490,6 +492,19 @@ def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, li
                 gpus = requested_gpus(re.sub(r"\([^)]*\)", "", "".join(sizes[3:])))
                 found.append(LikeNodes(count=count, cpus=cpus, memory=memory * 2**20, gpus=gpus))
     return wanted or None, found
+
+
+def _shares(backend: SlurmBackend, partition: str | None) -> Shares:
+    """Return what jobs of a partition take of its nodes besides what they ask for."""
+    from lowtide.acting.site import Shares
+    from lowtide.acting.slurm import asked
+
+    shares = Shares() if backend.site is None else backend.site.shares
+    with suppress(OSError):
+        if partition is not None:
+            said = asked(backend, "scontrol", "-o", "show", "partition", partition)
+            shares = shares.in_partition(said)
+    return shares
 
 
 def _expected(

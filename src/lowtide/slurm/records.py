@@ -91,6 +91,7 @@ WAITING_FIELDS = {
     "tres-per-job": "per_job",
     "tres-per-node": "per_node",
     "tres-per-task": "per_task",
+    "OverSubscribe": "shares",
     "RestartCnt": "restarts",
     "PriorityLong": "priority",
     "Reservation": "reservation",
@@ -173,6 +174,8 @@ class QueuedJob:
         restarts: How often it was requeued.
         priority: Who has more goes first.
         reservation: What keeps nodes free for it; empty for nothing.
+        memory: Bytes that it asked for, over all nodes.
+        is_alone: Whether it shares its nodes with nobody, as it or its partition says.
     """
 
     job_id: str
@@ -194,6 +197,8 @@ class QueuedJob:
     name: str
     nodes: float | None = None
     reservation: str = ""
+    memory: float = 0.0
+    is_alone: bool = False
 
 
 def queue_from_lines(text: str, *, unreadable: list[str] | None = None) -> list[QueuedJob]:
@@ -233,6 +238,8 @@ def _queued(line: str) -> QueuedJob:
         name=record["name"],
         nodes=read_number(record["node_count"]),
         reservation=read_text(record["reservation"]) or "",
+        memory=tres.get("mem", 0.0),
+        is_alone=record["shares"].strip().upper() in ("NO", "EXCLUSIVE"),
     )
 
 
