@@ -37,7 +37,7 @@ PROGRAMS = {False: 30, True: 500}
 PARTS = ("roberta", "h200", "sizes", "drawn")
 # So many sizes, of one quantity and of two, and the first program that judges their bands.
 SIZES = ((1, (3, 4, 5, 6)), (2, (4, 5, 6, 7, 8)))
-SIZES_JUDGING = 8_000_000
+SIZES_JUDGING = 9_000_000
 
 
 def read(folder: Path) -> tuple[Recording, list[Run]]:

@@ -364,5 +364,7 @@ def test_watts_are_shown_on_a_terminal_if_asked_for(tmp_path: Path, live: bool) 
     assert program.returncode == 0
     shown = re.findall(rb"\r +(\d+\.\d|nan) W ", said)
     assert bool(shown) is live
+    # The last watts are gone from the line before anything else is said there.
+    assert (said.rpartition(b" W ")[2].startswith(b"\r\x1b[K")) is live
     # What scripts read stays as it is.
     assert [line.split("|")[0] for line in table.splitlines()] == ["run", "full_0"]

@@ -13,11 +13,13 @@ import pytest
 
 from lowtide.formats import read_recordings, write_signal
 from lowtide.formats.recording_writer import write_recording
+from lowtide.page.recordings import recording_chart
 from lowtide.recording import Event, Recording, Run, Unmeasured
 from lowtide.signal import Signal
 from support.commands import run
 
 pytestmark = pytest.mark.alone
+NAMES = ("gpu_util", "cpu_util")
 
 
 @pytest.fixture
@@ -129,3 +131,31 @@ def test_measure_warms_up_and_tells_emissions(tmp_path, monkeypatch, capsys):
     refused = run(capsys, "measure", "--grid", "moon", "-o", "other", "--", *program)
     assert refused.code == 2
     assert len(Path("runs.txt").read_text().splitlines()) == 3
+
+
+def test_use_that_others_recorded_is_drawn_and_words_leave_room(tmp_path: Path) -> None:
+    """Shares and percent of another's table, whatever they are called; no clock, no constant."""
+    times = np.arange(0.0, 20.0, 0.1)
+    busy = np.where(times % 10 < 5, 1.0, 0.0)
+    columns = {"gpu_util": 90 * busy, "cpu_util": 0.4 * busy, "sm_clock_mhz": 345 + 1600 * busy}
+    words = "gemm_of_some_size_that_is_written_at_length"
+    measured = Run(
+        id="a",
+        times=times,
+        power_w=100 + 500 * busy,
+        columns=columns,
+        events=[Event(time=5.0, label=words)],
+    )
+    document = recording_chart(Recording(runs=(measured,))).to_dict()
+    (drawn,) = document["vconcat"]
+    power, use = drawn["vconcat"]
+    data = document["datasets"][use["data"]["name"]]
+    tops = {name: max(row["value"] for row in data if row["what"] == name) for name in NAMES}
+    assert tops == pytest.approx({"gpu_util": 90.0, "cpu_util": 40.0})
+    assert {row["what"] for row in data} == set(NAMES)
+    line, *_, said = power["layer"]
+    assert line["encoding"]["y"]["scale"]["domain"][1] > 1000
+    (row,) = document["datasets"][said["data"]["name"]]
+    assert row["label"] == words
+    assert row["written"].startswith("gemm") and row["written"].endswith("length")
+    assert len(row["written"]) < 20

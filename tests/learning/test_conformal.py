@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from lowtide.errors import InvalidInput
+from lowtide.learning import learn
 from lowtide.learning.intervals import coverage, half_width_w, next_one, supported_level
+from lowtide.recording import Recording, Run
 
 
 def errors_of(rng: np.random.Generator, runs: int, windows: int = 40) -> list[np.ndarray]:
@@ -112,3 +114,29 @@ def test_one_programs_interval_hangs_less_on_its_outermost_runs(runs: int) -> No
 def test_one_value_tells_nothing_of_the_next() -> None:
     assert next_one([1.0]) is None
     assert next_one([2.0, 2.0, 2.0]) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("runs", [2, 3, 5, 12])
+def test_a_profiles_spread_is_that_of_its_runs(runs: int) -> None:
+    """Student's t over what runs came to, which needs no leaving out: nothing counts twice."""
+    lengths_s = np.linspace(98.0, 102.0, runs).tolist()
+    measured = [
+        Run(
+            id=f"{length_s}",
+            times=np.arange(0.0, length_s, 0.5),
+            power_w=np.full(np.arange(0.0, length_s, 0.5).size, watts),
+            end=length_s,
+            kind="full",
+        )
+        for length_s, watts in zip(lengths_s, np.linspace(205.0, 195.0, runs), strict=True)
+    ]
+    learned = learn(Recording(runs=measured), validated=False)
+    profile = learned.profile
+    # None of them is another program, though all are flat and no two draw the same.
+    assert len(learned.fit.model.runs) == runs
+    assert profile.spread is not None
+    for ends, values in (
+        (profile.spread.duration, [run.duration_s / profile.run_s for run in measured]),
+        (profile.spread.energy, [run.energy_j() / profile.energy_j for run in measured]),
+    ):
+        assert ends == pytest.approx(next_one(values) or (), abs=2e-3)

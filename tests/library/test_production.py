@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lowtide.formats.recording_writer import write_recording
 from lowtide.library import Library, learn_from
 from lowtide.library.entry import Expectation
 from lowtide.library.production import Found, Harvest, drifted, expect, tail
 from lowtide.library.programs import PastRun, Program
-from lowtide.library.sources import Watched
-from lowtide.recording import Run
+from lowtide.library.sources import Recorded, Watched
+from lowtide.recording import Recording, Run
 from lowtide.store import Question, Store
 from support.production import START, Job, jobs_of, keep
 from support.production import Program as Known
+from support.programs import draw_program
 
 # Quick to watch: a minute is a step.
 TRAIN = Known(
@@ -256,3 +258,37 @@ def test_drift_is_rarely_told_where_there_is_none_and_mostly_where_there_is() ->
             told[factor] += bool(said)
     assert told[1.0] <= 9
     assert told[1.25] >= 285
+
+
+def marked_folder(place: Path, runs: list[Run]) -> Path:
+    write_recording(Recording(runs=tuple(runs)), place)
+    return place
+
+
+def test_recordings_that_say_nothing_are_named_and_what_is_known_stays(tmp_path: Path) -> None:
+    """Stops without a run that ran through, marks that count backwards; and learned once only."""
+    drawn = draw_program(3)
+    runs = [drawn.run(f"full_{number}", 100 + number) for number in range(4)]
+    labels = [event.label for event in runs[2].events]
+    back = [replace(e, label=label) for e, label in zip(runs[2].events, labels[::-1], strict=True)]
+    contrary = [*runs[:2], replace(runs[2], events=back), runs[3]]
+    folders = [
+        marked_folder(tmp_path / "stops", list(drawn.pair("stop", 5))),
+        marked_folder(tmp_path / "contrary", contrary),
+        marked_folder(tmp_path / "sound", runs),
+    ]
+    library = Library(tmp_path / "library")
+    stops, contradicted, sound = sorted(
+        learn_from(Recorded(folders), library).found, key=lambda each: -len(each.left_out)
+    )
+    assert stops.entry is None
+    assert stops.reasons() == "1 stop alone, 1 resume alone"
+    (left,) = contradicted.left_out
+    assert (left.id, left.why) == ("contrary/full_2", "unlike the others by its marks")
+    assert "contradict" in left.more
+    assert contradicted.entry is not None and contradicted.entry.runs == 3
+    assert "contrary/full_2" not in contradicted.used and len(contradicted.used) == 3
+    assert sound.entry is not None and sound.entry.runs == 4
+    # When they began is known to less than a microsecond; none of them is new.
+    again = learn_from(Recorded(folders), Library(library.folder)).found
+    assert sorted(each.status for each in again) == ["left out", "unchanged", "unchanged"]

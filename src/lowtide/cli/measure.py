@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -147,7 +147,14 @@ def measure(
     # What one says for all, the others need not say again.
     silent = companions is not None and not companions.lead()
     shown = not (silent and form.for_people)
-    tell: Callable[[str], None] = remark if shown else (lambda _: None)
+    watts = _LiveWatts() if live and sys.stderr.isatty() else None
+
+    def tell(text: str) -> None:
+        if watts is not None:
+            watts.wipe()
+        if shown:
+            remark(text)
+
     sampler = _open_sampler(meter or [], companions, only_gpus=silent, share=share, gpus=gpus)
     try:
         writer = _writer(task, out)
@@ -163,7 +170,7 @@ def measure(
             if task is not None and task.nodes > 1
             else None,
             say=tell,
-            watch=_show_watts if live and sys.stderr.isatty() else None,
+            watch=None if watts is None else watts.show,
         )
         if sampler.names:
             tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
@@ -173,6 +180,8 @@ def measure(
                 status, missed = _run_steps(recorder, steps, runs.cooldown, tell)
         finally:
             hangs = recorder.close()
+            if watts is not None:
+                watts.wipe()
         if recorder.interrupted:
             remark(f"Interrupted; what was measured until then is in {writer.folder}")
             status = 128 + recorder.interrupted
@@ -252,7 +261,7 @@ def _run_steps(
         tell(f"{name} ({number + 1} of {len(steps)})")
         status = recorder.run(name, step)
         if status:
-            remark(f"{name} exited with {status}; its recording is kept")
+            tell(f"{name} exited with {status}; its recording is kept")
         if recorder.missed:
             return status, f"{name} was not stopped: {recorder.missed}"
         if step.stop_mark and not recorder.interrupted:
@@ -331,9 +340,24 @@ def grid_of(signal: Path | None, grid: str | None) -> str | None:
     return name
 
 
-def _show_watts(sample: Sample) -> None:
-    """Show what is drawn now at the left of a terminal's line; the next words go over it."""
-    print(f"\r{sample.power_w:8.1f} W ", end="", file=sys.stderr, flush=True)
+class _LiveWatts:
+    """What is drawn now, at the left of a terminal's line; gone before words of ours."""
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def show(self, sample: Sample) -> None:
+        """Show the watts; what the program prints stands behind them."""
+        print(f"\r{sample.power_w:8.1f} W ", end="", file=sys.stderr, flush=True)
+        self._shown = True
+
+    def wipe(self) -> None:
+        """Empty the line again, if anything is there."""
+        if self._shown:
+            # Where the terminal is gone, nobody has to see it.
+            with suppress(OSError, ValueError):
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._shown = False
 
 
 def tell_runs(

@@ -271,8 +271,12 @@ def find_spread(model: PhaseModel) -> Spread | None:
     if len(model.runs) < 2 or not np.isfinite(ratios).all():
         return None
     ends = []
+    # A run differs by more from the others' mean than from that of all, which the next one will
+    # differ from: `next_one` makes up for the latter, and both would count it twice.
+    nearer = (len(model.runs) - 1) / len(model.runs)
     for values in ratios:
-        low, high = next_one(values, level=SPREAD_LEVEL) or (1.0, 1.0)
+        apart = (1 + nearer * (np.array(values) - 1)).tolist()
+        low, high = next_one(apart, level=SPREAD_LEVEL) or (1.0, 1.0)
         ends.append((_rounded(min(max(low, 0.0), 1.0)), _rounded(max(high, 1.0))))
     return Spread(level=SPREAD_LEVEL, runs=len(model.runs), duration=ends[0], energy=ends[1])
 

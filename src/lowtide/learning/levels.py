@@ -70,7 +70,13 @@ class Levels:
         return _stretches(series, grid, pieces, laid, self.row, self.outline.count, self.looking)
 
     def unlike(self, series: RunSeries, own: MarkedStretches) -> float:
-        """Return the share of a run's time in which it is not what the levels say."""
+        """Return the share of a run's time in which it is not what the levels say.
+
+        A single level has no range to be off by: by how much runs may differ, nodes tell, and
+        `likeness` has looked at that.
+        """
+        if self.levels_w.size == 1:
+            return 0.0
         seconds = np.diff(own.edges_s)
         apart_w = np.abs(series.mean_w(own.edges_s) - self.levels_w[own.slots])
         steps = np.maximum(seconds / self.looking.step_s, 1.0)

@@ -37,6 +37,8 @@ _CHANCE = 0.01
 # of all, so many at most, and only where enough remain to expect something by.
 _MOST_NEW = 10
 _LEAST_OLD = 9
+# When a run began is written to the microsecond.
+_WRITTEN_S = 1e-5
 # With fewer runs than this little is known of how a program varies.
 _FEW = 5
 
@@ -160,7 +162,7 @@ def _learn_program(seen: SeenRuns, library: Library) -> Iterator[Found]:
     left_out = list(seen.left_out)
     runs = _of_one_power(seen.runs, left_out)
     if not runs:
-        why = "no run of it can be learned from"
+        why = "no uninterrupted run of it can be learned from"
         yield Found(
             program=seen.program, entry=None, status="left out", left_out=tuple(left_out), why=why
         )
@@ -178,13 +180,13 @@ def _learn_program(seen: SeenRuns, library: Library) -> Iterator[Found]:
             left_out=tuple(left_out),
         )
         left_out.clear()
-        if before is not None and before.until >= kind.runs[-1].start:
+        if before is not None and not _since(before, kind.runs[-1:]):
             yield found
             continue
         try:
             # Nobody knows which of several programs was stopped.
             beside = seen.companions if len(kinds) == 1 else ()
-            entry, gone = make_entry(seen.program, kind, before, beside)
+            entry, gone, unlike = make_entry(seen.program, kind, before, beside)
         except LowtideError as error:
             yield replace(found, entry=None, status="left out", used=(), why=str(error))
             continue
@@ -192,12 +194,13 @@ def _learn_program(seen: SeenRuns, library: Library) -> Iterator[Found]:
         entry = replace(entry, name=name)
         library.put(entry)
         drifted_away = tuple(_left(each, "of before it drifted") for each in gone)
+        kept = {*found.used[len(gone) :]} - {each.id for each in unlike}
         yield replace(
             found,
             entry=entry,
             status="updated" if before else "new",
-            used=found.used[len(gone) :],
-            left_out=(*found.left_out, *drifted_away),
+            used=tuple(each for each in found.used if each in kept),
+            left_out=(*found.left_out, *drifted_away, *unlike),
         )
 
 
@@ -218,8 +221,10 @@ def _left(each: PastRun, why: str) -> LeftOut:
 
 def make_entry(
     program: Program, kind: Kind, before: Entry | None, companions: Sequence[Run] = ()
-) -> tuple[Entry, tuple[PastRun, ...]]:
-    """Return what is known of a program by its runs, and the runs that say nothing of it any more.
+) -> tuple[Entry, tuple[PastRun, ...], tuple[LeftOut, ...]]:
+    """Return what is known of a program by its runs, and the runs that say nothing of it.
+
+    These are two: those of before it drifted, and those whose marks nobody can believe.
 
     Args:
         before: What was known of it; newer runs are compared with that.
@@ -239,8 +244,12 @@ def make_entry(
     # All runs of the program say how good it is, below: none has to be left out for that.
     learned = learn(Recording(runs=newest, source=str(program)), validated=False)
     profile = learned.profile
-    energy_j = expect(_energies_j(runs), profile.energy_j, _LEARNED_FROM)
-    duration_s = expect(_durations_s(runs), profile.run_s, _LEARNED_FROM)
+    unlike = _unlike_by_marks(learned, runs[-_LEARNED_FROM:], newest)
+    since, until = runs[0].start, runs[-1].start
+    runs = tuple(each for each in runs if each.run.id not in {other.id for other in unlike})
+    learned_from = min(len(runs), _LEARNED_FROM - len(unlike))
+    energy_j = expect(_energies_j(runs), profile.energy_j, learned_from)
+    duration_s = expect(_durations_s(runs), profile.run_s, learned_from)
     profile = replace(profile, spread=spread_of(energy_j, duration_s))
     return (
         Entry(
@@ -252,15 +261,36 @@ def make_entry(
             duration_s=duration_s,
             use=kind.uses[-_LEARNED_FROM:].mean(axis=0),
             runs=len(runs),
-            learned_from=min(len(runs), _LEARNED_FROM),
-            since=runs[0].start,
-            until=runs[-1].start,
+            learned_from=learned_from,
+            since=since,
+            until=until,
             power=runs[-1].run.power,
             drift=drift,
             notes=tuple(_notes(learned, runs)),
         ),
         gone,
+        unlike,
     )
+
+
+def _unlike_by_marks(
+    learned: Learned, runs: Sequence[PastRun], called: Sequence[Run]
+) -> tuple[LeftOut, ...]:
+    """Return the runs that contradict others, or themselves, by what they said, and how.
+
+    Args:
+        called: The same runs as they were learned from, by what they are called there.
+    """
+    if learned.fit.model.marks is None:
+        return ()
+    found = []
+    for each, run in zip(runs, called, strict=False):
+        if run.id not in learned.fit.model.runs:
+            said = (note for note in learned.notes if note.startswith(f"run {run.id} "))
+            found.append(
+                LeftOut(id=each.run.id, why="unlike the others by its marks", more=next(said, ""))
+            )
+    return tuple(found)
 
 
 def _with_own_names(runs: Sequence[Run]) -> tuple[Run, ...]:
@@ -359,9 +389,14 @@ def tail(outside: int, new: int, runs: int, level: float) -> float:
 def _newer(runs: Sequence[PastRun], before: Entry | None) -> tuple[PastRun, ...]:
     """Return the runs that are compared with those before; none where there are too few."""
     if before is not None:
-        return tuple(each for each in runs if each.start > before.until)
+        return _since(before, runs)
     count = min(max(len(runs) // 4, _LEAST_NEW), _MOST_NEW)
     return tuple(runs[-count:]) if len(runs) >= count + _LEAST_OLD else ()
+
+
+def _since(before: Entry, runs: Sequence[PastRun]) -> tuple[PastRun, ...]:
+    """Return the runs that began after the last one that an entry rests on."""
+    return tuple(each for each in runs if each.start > before.until + _WRITTEN_S)
 
 
 def _by(runs: Sequence[PastRun]) -> tuple[Expectation, Expectation]:

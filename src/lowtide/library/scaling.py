@@ -35,7 +35,7 @@ _ENOUGH_CROSSED = 7
 # Within the band of a law lies what it says of another size so often, if errors are normal.
 _LEVEL = 0.9
 # So much more of the band beyond what was measured, for each time that the range is gone again.
-_WIDER = 2.0
+_WIDER = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -286,8 +286,8 @@ def _fitted(sizes: FloatArray, values: FloatArray, names: Sequence[str]) -> list
                 left_out[is_out] = _said(sizes[is_out], factors, kind)
         factors = _factors(sizes, values, kind)
         if factors is not None and np.isfinite(left_out).all():
-            # Of two quantities there are so many laws to choose among that one may fit by chance.
-            lost = 1 if len(names) == 1 else factors.size
+            # More factors meet sizes by chance, and so does one of many laws of two quantities.
+            lost = factors.size - (len(names) == 1)
             freedom = max(len(np.unique(sizes, axis=0)) - lost, 1)
             found.append(_law(kind, left_out, values, freedom, factors=tuple(factors.tolist())))
     if not found:

@@ -290,13 +290,16 @@ class Recorded:
                         runs[program].append(PastRun(program=program, run=own))
                     elif why is not None:
                         left_out[program].append(LeftOut(id=named, why=why[0], more=why[1]))
-        for program in dict.fromkeys([*runs, *left_out]):
+        for program in dict.fromkeys([*runs, *left_out, *beside]):
             found = sorted(runs[program], key=lambda each: each.start)
-            old = [LeftOut(id=each.run.id, why=_OLDER) for each in found[:-LOOKED_AT]]
+            gone = [LeftOut(id=each.run.id, why=_OLDER) for each in found[:-LOOKED_AT]]
+            if not found:
+                # Where nothing ran through, stops and idle time say nothing of a program.
+                gone += (LeftOut(id=run.id, why=f"{run.kind} alone") for run in beside[program])
             yield SeenRuns(
                 program=program,
                 runs=tuple(found[-LOOKED_AT:]),
-                left_out=(*left_out[program], *old),
+                left_out=(*left_out[program], *gone),
                 called=names[program].pop() if len(names[program]) == 1 else "",
                 companions=tuple(beside[program]),
             )
