@@ -36,7 +36,7 @@ def trace(
     *,
     file: Annotated[Path, typer.Argument(help="The trace; its format is recognised.")],
     time_unit: Annotated[
-        str | None, typer.Option(help="Unit of times in a plain job table: s, min or h.")
+        str | None, typer.Option(help="Unit of times in a plain job table: s, min, h or ms.")
     ] = None,
     start: Annotated[
         str | None, typer.Option(help="When the first job of a trace shall arrive.")
