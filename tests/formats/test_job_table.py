@@ -48,7 +48,9 @@ def test_scorelab(data: Callable[[str], Path]) -> None:
     with pytest.raises(FormatError, match="shorter than 49, which looks like hours") as refused:
         read_jobs(path)
     # In hours it would last for centuries, so seconds are offered first.
-    assert "span 132,507 days in hours, and 37 in seconds): say time_unit='s', 'h' or 'min'" in str(refused.value)
+    assert "span 132,507 days in hours, and 37 in seconds): say time_unit='s', 'h' or 'min'" in str(
+        refused.value
+    )
     trace = read_jobs(path, time_unit="s")
     assert len(trace) == 45_735
     counts = [int((trace.column("status") == code).sum()) for code in range(len(STATUSES))]

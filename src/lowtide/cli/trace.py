@@ -101,7 +101,8 @@ def trace(
 
 # What stands in a row for scripts: of a number as a whole, a quantity, a state, an hour or a day.
 _KEYS = (
-    *("part", "name", "value", "jobs", "share", "core_h", "held_cpus", "intensity"),
+    *("part", "name", "value", "jobs", "share", "core_h", "core_share"),
+    *("held_cpus", "intensity"),
     *("known", "mean", "p05", "median", "p95", "p99", "max"),
 )
 
@@ -134,6 +135,9 @@ def _rows(portrait: Portrait) -> list[dict[str, Any]]:
         for name, value in portrait.summary().items()
     ]
     rows += [{"part": "job", "name": key, **parts} for key, parts in portrait.spreads.items()]
+    rows += [
+        {"part": key, **asdict(each)} for key, kinds in portrait.classes.items() for each in kinds
+    ]
     rows += [
         {"part": "state", "name": state, "jobs": jobs, "core_h": core_h}
         for state, jobs, core_h in portrait.states

@@ -1,4 +1,4 @@
-"""A queue that is planned by somebody who knows every job beforehand: what others are measured by."""
+"""A queue planned by somebody who knows every job beforehand: what others are measured by."""
 
 from __future__ import annotations
 
