@@ -101,9 +101,8 @@ def trace(
 
 # What stands in a row for scripts: of a number as a whole, a quantity, a state, an hour or a day.
 _KEYS = (
-    *("part", "name", "value", "jobs", "share", "core_h", "core_share"),
-    *("held_cpus", "intensity"),
-    *("known", "mean", "p05", "median", "p95", "p99", "max"),
+    *("part", "name", "value", "jobs", "share", "core_h", "held_cpus", "intensity"),
+    *("known", "mean", "p05", "median", "p95", "p99", "max", "core_share"),
 )
 
 
