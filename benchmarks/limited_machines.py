@@ -1,66 +1,83 @@
 """What planning a queue together is worth on limited machines: the study of that page.
 
 Every cell is a week of jobs with the lengths, widths and hours of a published trace, on as many
-nodes as make up a load. One thing is varied at a time from a base (California, May, 70 % load,
-jobs that may wait as drawn, stops as drawn, a perfect forecast). In each cell:
+nodes as make up a load. One thing is varied at a time from a base (California, May, 70 % load, jobs
+that may wait as drawn, stops as drawn, a perfect forecast), in several draws of the jobs; and cells
+in which everything is drawn at once say how far that carries. In each cell:
 
-    plan       everything known: what is saved against EASY backfilling, what could be at most (the
-               proven bound), and how many are late
-    online     nobody known before it arrives: `cluster_plan`, with what is foreseen of the grid
-    booked     a published start policy that looks at the machines: `booked` carbon_time
+    all known    `plan_cluster`: what is saved against EASY backfilling, what could be at most (the
+                 proven bound), and how many are late
+    online       nobody known before it arrives: `cluster_plan`, with what is foreseen of the grid
+    booked       a published start policy that looks at the machines: `booked` carbon_time
+    carbon_time  that policy as published, which decides as if the machines were empty; then EASY
 
-    python benchmarks/limited_machines.py FOLDER            the study: a table, figures, all cells
+    python benchmarks/limited_machines.py FOLDER            the study: tables, figures, all cells
     python benchmarks/limited_machines.py FOLDER small      a few cells of few jobs
-    python benchmarks/limited_machines.py FOLDER load jobs=100 seed=11   one axis of other jobs
+    python benchmarks/limited_machines.py FOLDER load drawn jobs=100 seed=11     some of it
 
-A sweep of experiments cannot say this: no policy of the test bed knows all jobs, and a bound is no
-number of a run. Cells that FOLDER has are not computed again.
+examples/limited-machines.toml sweeps a small version. A sweep cannot say all of this: no policy of
+the test bed knows all jobs, and a bound is no number of a run. Cells that FOLDER has are not
+computed again, so the study may be cut short, and goes on.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from time import process_time
 from typing import Any
 
-import altair as alt
 import numpy as np
 import polars as pl
 
 import lowtide as lt
 from cluster import HOUR, MONDAY, curve, queue
 from lowtide.files import write_whole
-from lowtide.forecast import LeadScaled
+from lowtide.forecast import ForecastModel, LeadScaled, Persistence
 from lowtide.job import INTERRUPTIBLE
 from lowtide.market.booking import Booked
 from lowtide.market.rolling import ClusterPolicy
-from lowtide.page.looks import save_image
-from lowtide.policies.policy import Policy
+from lowtide.page.looks import BLUE, INK, NEUTRAL, PINK, WIDTH, YELLOW, alt, inline, save_image
 
-# What each axis is varied over; the base is the first cell of all.
+# What each axis is varied over; the base is the first of each.
 AXES: Mapping[str, tuple[Any, ...]] = {
     "load": (0.7, 0.5, 0.85, 0.95),
-    "error": (0.0, 0.1, 0.3),
-    "zone": ("US-CAL-CISO", "DE", "GB", "PL"),
-    "season": (MONDAY, "2022-01-10T00:00Z", "2022-08-15T00:00Z"),
-    "stops": ("as drawn", "never", "anywhere"),
+    "forecast": ("perfect", "10 % wrong", "30 % wrong", "the day before"),
     "slack": (1.0, 0.5, 2.0),
     "flexible": (1.0, 0.25, 0.5),
+    "stops": ("as drawn", "never", "anywhere"),
+    "zone": ("US-CAL-CISO", "DE", "GB", "FR", "AUS-NSW"),
+    "season": (MONDAY, "2022-01-10T00:00Z", "2022-08-15T00:00Z", "2022-11-07T00:00Z"),
 }
 TITLES = {
     "load": "load of the machines",
+    "forecast": "what is foreseen of the grid, errors a day ahead",
     "slack": "times as much time to wait",
     "flexible": "share of jobs that can wait",
     "stops": "how jobs may be stopped",
     "zone": "zone",
     "season": "week that begins on",
-    "error": "error of the forecast a day ahead",
 }
-JOBS, SEEDS = 300, (11, 12)
-SMALL_JOBS, SMALL = 30, {"load": (0.7, 0.95), "error": (0.0, 0.3)}
+WHO = {"plan": "all known", "online": "online", "booked": "booked", "start": "carbon_time"}
+COLOURS = (BLUE, YELLOW, PINK, NEUTRAL)
+JOBS, SEEDS, DRAWN = 400, (11, 12, 13), 48
+# How long plans of whole queues are searched for, and those of few jobs.
+EFFORT, SMALL_EFFORT = 0.3, 0.02
+SMALL_JOBS, SMALL = 30, {"load": (0.7, 0.5), "forecast": ("perfect", "30 % wrong")}
+# Whose seeds lie here is drawn in everything.
+FIRST_DRAWN = 1000
+
+
+def foreseen(name: str, seed: int) -> ForecastModel | None:
+    """Return who foresees the grid; None where all of it is known."""
+    if name == "perfect":
+        return None
+    if name == "the day before":
+        return Persistence()
+    return LeadScaled(relative_error=float(name.split()[0]) / 100, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +90,27 @@ class Cell:
     stops: str = "as drawn"
     zone: str = "US-CAL-CISO"
     season: str = MONDAY
-    error: float = 0.0
+    forecast: str = "perfect"
 
 
-def cells(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[str, Cell]]:
-    """Yield every cell, and which axis it is one of."""
+BASE = Cell()
+
+
+def cells(
+    axes: Mapping[str, Sequence[Any]], seeds: Sequence[int], drawn: int
+) -> Iterator[tuple[Cell, int]]:
+    """Yield every cell with its seed: the base, those beside it, those in which all is drawn."""
+    for seed in seeds:
+        yield BASE, seed
     for name, values in axes.items():
-        for value in values:
-            yield name, replace(Cell(), **{name: value})
+        for seed in seeds:
+            for value in values:
+                if value != getattr(BASE, name):
+                    yield replace(BASE, **{name: value}), seed
+    for seed in range(FIRST_DRAWN, FIRST_DRAWN + drawn):
+        rng = np.random.default_rng(seed)
+        picked = {name: AXES[name][int(rng.integers(len(AXES[name])))] for name in AXES}
+        yield Cell(**picked), seed
 
 
 def jobs_of(cell: Cell, count: int, seed: int) -> tuple[lt.Signal, Any, lt.Cluster]:
@@ -99,136 +129,245 @@ def jobs_of(cell: Cell, count: int, seed: int) -> tuple[lt.Signal, Any, lt.Clust
     return signal, jobs, lt.Cluster(nodes=nodes, cpus_per_node=1)
 
 
-def measured(cell: Cell, count: int, seed: int) -> dict[str, Any]:
-    """Return what comes out in a cell."""
+@lru_cache(maxsize=16)
+def without_forecasts(cell: Cell, count: int, seed: int) -> dict[str, Any]:
+    """Return what comes out where nobody asks what is foreseen of the grid."""
     signal, jobs, cluster = jobs_of(cell, count, seed)
-    clock = process_time()
-    plan = lt.plan_cluster(jobs, cluster, signal, wait=0, gap=0.002, effort=0.1)
+    effort = EFFORT if count > SMALL_JOBS else SMALL_EFFORT
+    plan = lt.plan_cluster(jobs, cluster, signal, wait=0, gap=0.002, effort=effort)
     assert plan.easy is not None
     against = float(plan.easy.tally.amount.sum())
     row: dict[str, Any] = {
-        "saved": plan.saving,
-        "most": plan.most_saving,
-        "gap": plan.gap_g,
-        "late": len(plan.late),
-        "must_be_late": plan.least_late,
+        "nodes": cluster.nodes,
+        "easy_g": against,
         "easy_late": int(plan.easy.missed.sum()),
-        "wait_h": float(plan.simulation.wait_s.mean()) / 3600,
+        "easy_wait_h": float(plan.easy.wait_s.mean()) / HOUR,
+        "most": plan.most_saving,
+        "plan": plan.saving,
+        "plan_late": len(plan.late),
+        "plan_wait_h": float(plan.simulation.wait_s.mean()) / HOUR,
+        "must_be_late": plan.least_late,
     }
-    models = LeadScaled(relative_error=cell.error, seed=seed) if cell.error else None
-    policies: dict[str, Policy] = {
-        "online": ClusterPolicy(forecasts=models),
-        "booked": Booked(start="carbon_time"),
+    for name, ran in (
+        ("booked", simulated(signal, jobs, cluster, Booked(start="carbon_time"))),
+        ("start", simulated(signal, jobs, cluster, "carbon_time")),
+    ):
+        row |= came_to(name, ran, against)
+    return row
+
+
+def simulated(signal: lt.Signal, jobs: Any, cluster: lt.Cluster, policy: Any) -> Any:
+    """Run a policy on the machines; a start policy queues under EASY."""
+    more = {"discipline": "easy"} if isinstance(policy, str) else {}
+    return lt.simulate(
+        jobs, signal, policy=policy, cluster=cluster, baseline=None, repeat_signal=True, **more
+    )
+
+
+def came_to(name: str, ran: Any, against: float) -> dict[str, Any]:
+    """Return what a policy saved, how many of its jobs were late, and how long they waited."""
+    return {
+        name: 1 - float(ran.tally.amount.sum()) / against,
+        f"{name}_late": int(ran.missed.sum()),
+        f"{name}_wait_h": float(ran.wait_s.mean()) / HOUR,
     }
-    for name, policy in policies.items():
-        ran = lt.simulate(
-            jobs, signal, policy=policy, cluster=cluster, baseline=None, repeat_signal=True
-        )
-        row[name] = 1 - float(ran.tally.amount.sum()) / against
-        row[f"{name}_late"] = int(ran.missed.sum())
-    return {**row, "cpu_s": process_time() - clock}
+
+
+def measured(cell: Cell, count: int, seed: int) -> dict[str, Any]:
+    """Return what comes out in a cell."""
+    clock = process_time()
+    row = without_forecasts(replace(cell, forecast=BASE.forecast), count, seed)
+    signal, jobs, cluster = jobs_of(cell, count, seed)
+    online = ClusterPolicy(forecasts=foreseen(cell.forecast, seed))
+    ran = simulated(signal, jobs, cluster, online)
+    return {**row, **came_to("online", ran, row["easy_g"]), "cpu_s": process_time() - clock}
 
 
 def known_cells(path: Path) -> list[dict[str, Any]]:
     """Return the cells that a file has, as they were measured; none where there is no file."""
-    if not path.exists():
-        return []
-    return pl.read_csv(path, schema_overrides={"value": pl.String}).to_dicts()
+    return pl.read_csv(path, infer_schema_length=None).to_dicts() if path.exists() else []
 
 
 def study(
-    folder: Path, axes: Mapping[str, tuple[Any, ...]], count: int, seeds: tuple[int, ...]
+    folder: Path, axes: Mapping[str, Sequence[Any]], count: int, seeds: Sequence[int], drawn: int
 ) -> pl.DataFrame:
     """Measure all cells, draw the figures, and return the table; what is known is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     known_at = folder / "cells.csv"
     rows = known_cells(known_at)
-    found: dict[tuple[Cell, int], dict[str, Any]] = {}
-    for seed in seeds:
-        for axis, cell in cells(axes):
-            key = {"axis": axis, "value": str(getattr(cell, axis)), "seed": seed, "jobs": count}
-            if any(all(row[k] == v for k, v in key.items()) for row in rows):
-                continue
-            if (cell, seed) not in found:
-                found[cell, seed] = measured(cell, count, seed)
-            rows.append({**key, **found[cell, seed]})
-            print(axis, key["value"], seed, {k: v for k, v in rows[-1].items() if k not in key})
-            write_whole(known_at, pl.DataFrame(rows).write_csv().encode())
-    table = pl.DataFrame(rows)
+    keys = [each.name for each in fields(Cell)] + ["jobs", "seed"]
+    known = {tuple(row[key] for key in keys) for row in rows}
+    wanted = list(cells(axes, seeds, drawn))
+    for number, (cell, seed) in enumerate(wanted, 1):
+        key = {**asdict(cell), "jobs": count, "seed": seed}
+        if tuple(key.values()) in known:
+            continue
+        rows.append({**key, **measured(cell, count, seed)})
+        print(f"{number}/{len(wanted)}", rows[-1], flush=True)
+        write_whole(known_at, pl.DataFrame(rows).write_csv().encode())
+    asked = {(*asdict(cell).values(), count, seed) for cell, seed in wanted}
+    table = pl.DataFrame([row for row in rows if tuple(row[key] for key in keys) in asked])
     for axis in axes:
-        save_image(figure(table, axis), folder / f"limited-machines-{axis}.svg")
+        save_image(figure(table, axis), folder / f"limited-machines-{axis}.png")
+    if drawn:
+        save_image(scatter(table), folder / "limited-machines-drawn.png")
     return table
 
 
-def summed(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the means over the seeds, in the order of the axes."""
-    shares = ("saved", "most", "gap", "online", "booked")
-    counts = ("late", "easy_late", "online_late", "booked_late")
-    return table.group_by("axis", "value", maintain_order=True).agg(
-        *(pl.col(name).mean() for name in shares), *(pl.col(name).sum() for name in counts)
+def beside_base(table: pl.DataFrame, axis: str) -> pl.DataFrame:
+    """Return the cells that differ from the base in one axis at most, in the order of the axis."""
+    others = [each.name for each in fields(Cell) if each.name != axis]
+    some = table.filter(
+        pl.col("seed") < FIRST_DRAWN, *(pl.col(name) == getattr(BASE, name) for name in others)
     )
+    order = {value: place for place, value in enumerate(sorted(AXES[axis], key=_rank))}
+    return some.sort(pl.col(axis).replace_strict(order, default=len(order)), "seed")
 
 
 def figure(table: pl.DataFrame, axis: str) -> Any:
-    """Return what is saved over one axis, the bound as a line above."""
-    named = {"saved": "all known", "online": "online", "booked": "booked carbon_time"}
-    some = summed(table).filter(pl.col("axis") == axis)
-    rows = [
-        {"at": _short(row["value"]), "who": who, "saved": 100 * row[key], "most": 100 * row["most"]}
-        for row in some.iter_rows(named=True)
-        for key, who in named.items()
-    ]
-    base = alt.Chart(alt.InlineData(values=rows))
-    order = [_short(value) for value in sorted(some["value"].to_list(), key=_rank)]
-    x = alt.X("at:N", title=TITLES[axis], sort=order, axis=alt.Axis(labelAngle=0))
-    bars = base.mark_bar().encode(
-        x=x,
-        xOffset=alt.XOffset("who:N", sort=list(named.values())),
-        y=alt.Y("saved:Q", title="saved against EASY, %"),
-        color=alt.Color(
-            "who:N",
-            title=None,
-            sort=list(named.values()),
-            scale=alt.Scale(domain=list(named.values()), range=["#1b6b93", "#4fc0d0", "#c5c5c5"]),
-        ),
+    """Return what is saved and who is late over one axis; lines go from draw to draw."""
+    some = beside_base(table, axis).with_columns(
+        **{f"{who}_late": 100 * pl.col(f"{who}_late") / pl.col("jobs") for who in (*WHO, "easy")}
     )
-    most = base.mark_tick(color="black", thickness=2, width=46).encode(x=x, y="most:Q")
-    return (bars + most).properties(width=90 * len(order), height=180)
+    groups = [(_short(value), part) for (value,), part in some.group_by(axis, maintain_order=True)]
+    order = [name for name, _ in groups]
+    named = [*WHO.values(), "EASY"]
+    colour = alt.Color(
+        "who:N",
+        title=None,
+        sort=named,
+        scale=alt.Scale(domain=named, range=[*COLOURS, INK]),
+    )
+
+    def panel(keys: Mapping[str, str], title: str, scale: float, height: int) -> Any:
+        rows = [
+            {
+                "at": name,
+                "who": who,
+                "mean": scale * part[key].mean(),
+                "low": scale * part[key].min(),
+                "high": scale * part[key].max(),
+                "most": 100 * part["most"].mean(),
+            }
+            for name, part in groups
+            for key, who in keys.items()
+        ]
+        base = alt.Chart(inline(rows)).encode(
+            x=alt.X("at:N", title=TITLES[axis], sort=order, axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset("who:N", sort=list(keys.values())),
+        )
+        bars = base.mark_bar(opacity=0.85).encode(y=alt.Y("mean:Q", title=title), color=colour)
+        spread = base.mark_rule(color=INK, strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
+        parts = [bars, spread]
+        if "plan" in keys:
+            most = base.mark_tick(color=INK, thickness=2).encode(y="most:Q")
+            parts.append(most.transform_filter("datum.who == 'all known'"))
+        return alt.layer(*parts).properties(width=WIDTH, height=height)
+
+    late = {f"{who}_late": name for who, name in {**WHO, "easy": "EASY"}.items()}
+    return alt.vconcat(
+        panel(WHO, "saved against EASY, %", 100, 190), panel(late, "late jobs, %", 1, 110)
+    ).properties(title=f"{TITLES[axis]}: what is saved (tick: at most), and who is late")
 
 
-def _short(value: str) -> str:
-    return value.split("T00")[0]
+def scatter(table: pl.DataFrame) -> Any:
+    """Return what is saved online over what all knowledge saves, where everything is drawn."""
+    some = table.filter(pl.col("seed") >= FIRST_DRAWN)
+    rows = [
+        {
+            "plan": 100 * row["plan"],
+            "saved": 100 * row[who],
+            "who": WHO[who],
+            "load": f"{row['load']:.0%}",
+        }
+        for row in some.iter_rows(named=True)
+        for who in ("online", "booked", "start")
+    ]
+    names = [WHO[who] for who in ("online", "booked", "start")]
+    points = (
+        alt.Chart(inline(rows), width=WIDTH, height=320)
+        .mark_point(size=60, filled=True, opacity=0.8)
+        .encode(
+            x=alt.X("plan:Q", title="saved where all is known, %"),
+            y=alt.Y("saved:Q", title="saved by who does not, %"),
+            color=alt.Color("who:N", title=None, scale=alt.Scale(domain=names, range=COLOURS[1:])),
+            shape=alt.Shape("load:N", title="load"),
+        )
+    )
+    far = max(row["plan"] for row in rows)
+    ends = inline([{"plan": 0, "saved": 0}, {"plan": far, "saved": far}])
+    line = alt.Chart(ends).mark_line(color=INK, strokeDash=[4, 3]).encode(x="plan:Q", y="saved:Q")
+    return alt.layer(line, points).properties(title="Everything drawn at once: a point is a queue")
 
 
-def _rank(value: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(value), value
-    except ValueError:
-        return 1, 0.0, value
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.0%}".replace("%", " %") if value < 1 else f"{value:g}"
+    return str(value).split("T00")[0]
 
 
-def told(table: pl.DataFrame) -> str:
-    """Return the table of the page."""
-    lines = ["| varied | to | all known | at most | online | booked | late: plan / EASY / online |"]
-    lines.append("|---|---|--:|--:|--:|--:|---|")
-    for row in summed(table).iter_rows(named=True):
-        shares = " | ".join(f"{100 * row[k]:.1f} %" for k in ("saved", "most", "online", "booked"))
-        late = " / ".join(str(row[k]) for k in ("late", "easy_late", "online_late"))
-        lines.append(f"| {row['axis']} | {_short(row['value'])} | {shares} | {late} |")
+def _rank(value: Any) -> tuple[float, str]:
+    return (value, "") if isinstance(value, float) else (0.0, "")
+
+
+def told(table: pl.DataFrame, axis: str) -> str:
+    """Return the table of an axis for the page: means over the draws, and from least to most."""
+    head = ["all known", "at most", "online", "booked", "carbon_time"]
+    lines = [f"| {TITLES[axis]} | {' | '.join(head)} | online keeps | late, in all |"]
+    lines.append("|---|" + "--:|" * (len(head) + 1) + "---|")
+    for (value,), part in beside_base(table, axis).group_by(axis, maintain_order=True):
+        keys = ("plan", "most", "online", "booked", "start")
+        cells = " | ".join(_spread(part[key]) for key in keys)
+        kept = part["online"].sum() / part["plan"].sum()
+        late = " / ".join(str(part[f"{who}_late"].sum()) for who in (*WHO, "easy"))
+        lines.append(f"| {_short(value)} | {cells} | {kept:.0%} | {late} |")
+    return "\n".join(lines)
+
+
+def _spread(values: pl.Series) -> str:
+    low, mean, high = (100 * each for each in (values.min(), values.mean(), values.max()))
+    return f"{mean:.1f} % ({low:.1f} to {high:.1f})" if len(values) > 1 else f"{mean:.1f} %"
+
+
+def told_drawn(table: pl.DataFrame) -> str:
+    """Return the table of cells in which all is drawn: by each value of each axis."""
+    some = table.filter(pl.col("seed") >= FIRST_DRAWN)
+    lines = ["| | cells | all known | online keeps | booked keeps | late: online | EASY |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|")
+    parts = [("all", some)] + [
+        (f"{TITLES[axis]}: {_short(value)}", some.filter(pl.col(axis) == value))
+        for axis in AXES
+        for value in sorted(AXES[axis], key=_rank)
+    ]
+    for name, part in parts:
+        if not len(part):
+            continue
+        plan, jobs = part["plan"].sum(), part["jobs"].sum()
+        kept = " | ".join(f"{part[who].sum() / plan:.0%}" for who in ("online", "booked"))
+        late = " | ".join(f"{part[f'{who}_late'].sum() / jobs:.1%}" for who in ("online", "easy"))
+        lines.append(f"| {name} | {len(part)} | {100 * plan / len(part):.1f} % | {kept} | {late} |")
     return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study and print its table."""
+    """Run the study and print its tables."""
     if not arguments:
         print(__doc__)
         return 2
-    axes = SMALL if "small" in arguments else AXES
-    asked = {name: values for name, values in axes.items() if name in arguments} or axes
-    count = SMALL_JOBS if "small" in arguments else JOBS
-    count = next((int(each[5:]) for each in arguments if each.startswith("jobs=")), count)
-    seeds = next(((int(each[5:]),) for each in arguments if each.startswith("seed=")), SEEDS)
-    print(told(study(Path(arguments[0]), asked, count, seeds)))
+    small = "small" in arguments
+    axes = SMALL if small else AXES
+    some = {name: values for name, values in axes.items() if name in arguments}
+    asked = some or ({} if "drawn" in arguments else axes)
+    drawn = DRAWN if "drawn" in arguments or not (small or some) else 0
+    numbers = dict(each.split("=") for each in arguments if "=" in each)
+    count = int(numbers.get("jobs", SMALL_JOBS if small else JOBS))
+    seeds = (int(numbers["seed"]),) if "seed" in numbers else SEEDS
+    drawn = int(numbers.get("drawn", drawn))
+    table = study(Path(arguments[0]), asked, count, seeds, drawn)
+    for axis in asked:
+        print(told(table, axis), end="\n\n")
+    if drawn:
+        print(told_drawn(table))
     return 0
 
 

@@ -42,6 +42,8 @@ def test_an_example_is_short(name: str) -> None:
     assert len((FOLDER / name).read_text(encoding="utf-8").splitlines()) <= LONGEST
 
 
+# Where a queue is planned anew at every hour, a run takes a second.
+FEWEST = {"limited-machines.toml": 100}
 EXPERIMENTS = sorted(path.name for path in FOLDER.glob("*.toml"))
 
 
@@ -52,7 +54,7 @@ def test_an_experiment_runs_without_data(
 ) -> None:
     monkeypatch.delenv("LOWTIDE_DATA", raising=False)
     experiment = Experiment.load(FOLDER / name, full=full)
-    assert len(experiment) >= 500
+    assert len(experiment) >= FEWEST.get(name, 500)
     row = run_row(next(experiment.runs()).parameters)
     assert row["deadline_misses"] == 0
     assert row["synthetic"]

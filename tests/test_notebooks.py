@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 import lowtide as lt
-from lowtide.errors import InvalidSignal
+from lowtide.errors import InvalidSignal, UnknownName
+from lowtide.market import Site, plan_sites
 from lowtide.studies.study import read_study
 from support.studies import write_study
 
@@ -55,6 +56,30 @@ def test_frames_that_are_no_steps_are_refused(rows: list[int]) -> None:
         lt.Signal.from_polars(frame)
 
 
+def test_frames_that_hold_something_else_are_refused() -> None:
+    frame = curve().to_polars()
+    with pytest.raises(UnknownName, match=r"column of the frame 'price'.*value"):
+        lt.Signal.from_polars(frame, value="price")
+    for times in (frame["time"].cast(pl.String), pl.Series([None, *frame["time"][1:]])):
+        with pytest.raises(InvalidSignal, match="'time' of a frame holds times"):
+            lt.Signal.from_polars(frame.with_columns(time=times))
+
+    class Frame(dict[str, Any]):
+        columns = ("value",)
+        index = range(3)
+
+    with pytest.raises(InvalidSignal, match=r"the index of a frame holds times.*not 0 in row 1"):
+        lt.Signal.from_pandas(Frame(value=[3.0, 1.0, 2.0]))
+    with pytest.raises(UnknownName, match="column of the frame 'when'"):
+        lt.Signal.from_pandas(Frame(value=[3.0, 1.0, 2.0]), time="when")
+
+    class Series(list[float]):
+        index = range(2)
+
+    with pytest.raises(InvalidSignal, match="leave time out"):
+        lt.Signal.from_pandas(Series([1.0, 2.0]), time="when")
+
+
 def test_frames_of_pandas() -> None:
     # Whatever has an index of datetimes, and columns by name.
     class Frame(dict[str, Any]):
@@ -93,6 +118,22 @@ def test_everything_has_a_picture_and_words(tmp_path: Path) -> None:
     together = lt.plan_cluster(jobs, cluster, signal, effort=0.02)
     assert drawn_as(together.chart())
     assert "6 jobs" in together._repr_html_()
+    price = lt.Signal.from_values(
+        [0.3, 0.1] * 24, start=START, step_s="1h", kind="price", unit="EUR/kWh"
+    )
+    grid = lt.Grid(average=signal, price=price)
+    assert len(drawn_as(grid.chart())["vconcat"]) == 2
+    assert "EUR/kWh" in grid._repr_html_()
+    many = lt.plan_many([job] * 12, signal)
+    assert [len(rows) for rows in drawn_as(many.chart())["datasets"].values()] == [12]
+    assert "and 2 more" in many._repr_html_()
+    sites = plan_sites(
+        jobs,
+        {name: Site(cluster=cluster, signal=signal) for name in ("here", "north")},
+        effort=0.02,
+    )
+    assert len(drawn_as(sites.chart())["vconcat"]) == 4
+    assert "2 sites" in sites._repr_html_()
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
     write_study(tmp_path / "study", **few)
     study = read_study(tmp_path / "study")

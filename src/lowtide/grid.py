@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from lowtide.errors import InvalidInput, InvalidSignal, UnknownName
 from lowtide.signal import Signal
-from lowtide.units import require_number
+from lowtide.units import format_html, require_number
 
 # What jobs may be decided by, of what a grid says.
 DECIDING = ("average", "marginal", "price")
@@ -43,6 +44,20 @@ class Grid:
                 raise InvalidSignal(
                     f"a grid's {name} is a signal of that kind, not {signal.kind!r}"
                 )
+
+    @property
+    def signals(self) -> list[Signal]:
+        """The signals that it has."""
+        return [each for each in (self.average, self.marginal, self.price) if each is not None]
+
+    def chart(self) -> Any:
+        """Return its curves below each other, as a chart of Altair."""
+        from lowtide.registry import chart_of
+
+        return chart_of("grid", self)
+
+    def _repr_html_(self) -> str:
+        return format_html("\n".join(map(repr, self.signals)))
 
 
 def carbon_and_price(signal: Signal | Grid) -> tuple[Signal | None, Signal | None]:

@@ -68,6 +68,9 @@ _CHARTS = {
     "signal": "lowtide.page.looks:signal_chart",
     "plan": "lowtide.page.looks:schedules_chart",
     "cluster plan": "lowtide.studies.together:plan_chart",
+    "sites plan": "lowtide.studies.together:sites_chart",
+    "grid": "lowtide.studies.together:grid_chart",
+    "plans": "lowtide.studies.together:plans_chart",
     "simulation": "lowtide.studies.together:simulation_chart",
 }
 

@@ -23,6 +23,7 @@ from lowtide.errors import (
     InvalidTime,
     InvalidUnit,
     NotCovered,
+    UnknownName,
 )
 from lowtide.units import (
     DurationLike,
@@ -270,6 +271,12 @@ class Signal:
             value: The column of values.
             labels: What `from_values` takes besides: kind, unit, zone, basis, source.
         """
+        _require_columns(frame, time, value)
+        if not frame[time].dtype.is_temporal() or frame[time].null_count():
+            raise InvalidSignal(
+                f"column {time!r} of a frame holds times (str.to_datetime() makes them of texts), "
+                f"none missing, and this one holds {frame[time].dtype}"
+            )
         stamps = frame[time].dt.epoch("us").to_numpy()
         return cls._of_rows(stamps / 1e6, frame[value].to_numpy(), labels)
 
@@ -284,12 +291,23 @@ class Signal:
             value: The column of values, of a frame.
             labels: What `from_values` takes besides: kind, unit, zone, basis, source.
         """
-        values = frame[value] if hasattr(frame, "columns") else frame
-        stamps = frame.index if time is None else frame[time]
-        seconds = [
-            each.timestamp() if each.tzinfo else each.replace(tzinfo=UTC).timestamp()
-            for each in stamps
-        ]
+        values = frame
+        if hasattr(frame, "columns"):
+            _require_columns(frame, *(each for each in (time, value) if each is not None))
+            values = frame[value]
+        elif time is not None:
+            raise InvalidSignal("a series has its times as its index: leave time out")
+        seconds = []
+        for row, each in enumerate(frame.index if time is None else frame[time]):
+            try:
+                zoned = each if each.tzinfo else each.replace(tzinfo=UTC)
+                seconds.append(zoned.timestamp())
+            except (AttributeError, TypeError, ValueError):
+                where = "the index" if time is None else f"column {time!r}"
+                raise InvalidSignal(
+                    f"{where} of a frame holds times, none missing (pandas.to_datetime makes them "
+                    f"of texts; time= names a column), not {each!r} in row {row + 1}"
+                ) from None
         return cls._of_rows(np.array(seconds, np.float64), np.asarray(values), labels)
 
     @classmethod
@@ -507,6 +525,13 @@ class Signal:
             start=self.start + first * self.step_s,
             marks=None if self.marks is None else self.marks[first:last],
         )
+
+
+def _require_columns(frame: Any, *names: str) -> None:
+    """Refuse a data frame without one of these columns."""
+    for name in names:
+        if name not in frame.columns:
+            raise UnknownName("column of the frame", name, [str(each) for each in frame.columns])
 
 
 def _check_labels(kind: str, basis: str | None, unit: str) -> None:

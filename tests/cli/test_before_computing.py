@@ -173,9 +173,12 @@ def test_a_queue_beside_machines_that_are_bought_is_said_to_play_no_part(tmp_pat
         assert f"queue_used|{'yes' if used else 'no'}" in run(capsys, *words, "-P").out
     file.write_text(file.read_text() + '[sweep]\npolicy.name = ["reserved_first", "run_now"]\n')
     swept = run(capsys, "sweep", str(file), "-j", "1", "-o", str(tmp_path / "r"))
-    told = "[queue] played no part in 1 of 2 runs (reserved_first)"
+    told = "[queue] played no part in 1 of 2 runs: reserved_first bought machines"
     assert swept.code == 0 and told in swept.out
     assert dict(facts(read_study(tmp_path / "r")))["queue"].startswith(told)
+    file.write_text(file.read_text().replace('"reserved_first"', '"booking"'))
+    swept = run(capsys, "sweep", str(file), "-j", "1", "-o", str(tmp_path / "s"))
+    assert "in 1 of 2 runs: booking decided who runs when\n" in swept.out
 
 
 @pytest.mark.parametrize("verb", ["plan", "when"])

@@ -45,8 +45,12 @@ def test_real_traces(data: Callable[[str], Path], name: str, jobs: int) -> None:
 
 def test_scorelab(data: Callable[[str], Path]) -> None:
     path = data("traces/scorelab.csv")
-    with pytest.raises(FormatError, match="shorter than 49, which looks like hours"):
+    with pytest.raises(FormatError, match="shorter than 49, which looks like hours") as refused:
         read_jobs(path)
+    # In hours it would last for centuries, so seconds are offered first.
+    assert "span 132,507 days in hours, and 37 in seconds): say time_unit='s', 'h' or 'min'" in str(
+        refused.value
+    )
     trace = read_jobs(path, time_unit="s")
     assert len(trace) == 45_735
     counts = [int((trace.column("status") == code).sum()) for code in range(len(STATUSES))]
@@ -59,7 +63,7 @@ def test_units_and_start(tmp_path: Path) -> None:
     trace = read_jobs(path, time_unit="h", start="2024-07-01T00:00Z")
     assert trace.length_s.tolist() == [7200.0, 14400.0]
     assert trace.arrival.tolist() == [1719792000.0, 1719795600.0]
-    with pytest.raises(InvalidInput, match="time_unit is one of s, min, h, not 'd'"):
+    with pytest.raises(InvalidInput, match="time_unit is one of s, min, h, ms, not 'd'"):
         read_jobs(path, time_unit="d")
 
 
@@ -328,3 +332,12 @@ def test_jobs_of_a_simulation_can_be_simulated_again(tmp_path: Path) -> None:
     trace = read_jobs(tmp_path / "jobs.csv")
     assert trace.column("arrival").tolist() == [0, 600]
     assert trace.column("length_s").tolist() == [30, 30]
+
+
+def test_milliseconds_are_not_taken_for_seconds(tmp_path: Path) -> None:
+    path = put(tmp_path, "arrival_time,length,cpus\n1719813600000,100000,1\n")
+    with pytest.raises(FormatError, match=r"line 2, column 'arrival_time'.*say time_unit='ms'"):
+        read_jobs(path)
+    trace = read_jobs(path, time_unit="ms")
+    assert trace.arrival.tolist() == [1719813600.0]
+    assert trace.length_s.tolist() == [100.0]

@@ -407,3 +407,63 @@ def test_published_traces_count_in_seconds(tmp_path: Path, name: str) -> None:
     (tmp_path / "trace").write_text("x")
     with pytest.raises(InvalidInput, match="counts in seconds"):
         read_jobs(tmp_path / "trace", format=name, time_unit="h")
+
+
+def test_azure_with_a_heading(tmp_path: Path) -> None:
+    row = "v,s,d,10,70,9.5,5.5,9.1,Unknown,4,8\n"
+    heading = (
+        "vm id,subscription id,deployment id,timestamp vm created,timestamp vm deleted,max cpu,"
+        "avg cpu,p95 max cpu,vm category,vm core count,vm memory\n"
+    )
+    (tmp_path / "with").write_text(heading + row)
+    (tmp_path / "without").write_text(row)
+    told, plain = (read_jobs(tmp_path / name) for name in ("with", "without"))
+    assert told.arrival.tolist() == plain.arrival.tolist() == [10]
+    assert told.cpus.tolist() == plain.cpus.tolist() == [4]
+    (tmp_path / "bad").write_text(heading + row.replace("10,70", "70,10"))
+    with pytest.raises(FormatError, match="line 2, column 'deleted'"):
+        read_jobs(tmp_path / "bad")
+
+
+def test_times_that_contradict_each_other_are_told_of(tmp_path: Path) -> None:
+    good = "good,t,1,Terminated,10,70,100,1,0,V100\n"
+    (tmp_path / "pai").write_text(good + good.replace("good", "bad").replace("70", "5"))
+    trace = read_jobs(tmp_path / "pai")
+    rows = by_id(trace)
+    assert trace.length_s[rows["good"]] == 60
+    assert np.isnan(trace.length_s[rows["bad"]])
+    assert any("1 job said to end before the start" in note for note in trace.notes)
+    span = {"start_time": "2017-10-07 03:00:00", "end_time": "2017-10-07 02:00:00", "detail": []}
+    log = [{"status": "Pass", "vc": "a", "jobid": "x", "attempts": [span], "user": "u"}]
+    log[0]["submitted_time"] = "2017-10-07 01:00:00"
+    (tmp_path / "philly").write_text(json.dumps(log))
+    trace = read_jobs(tmp_path / "philly")
+    assert np.isnan(trace.length_s).all()
+    assert any("1 attempt said to end before the start" in note for note in trace.notes)
+
+
+def test_pm100_with_holes_in_its_times(tmp_path: Path) -> None:
+    frame, _ = pm100_frame(random.Random(3))
+    path = tmp_path / "job_table.parquet"
+    begun: list[datetime | None] = frame["start_time"].to_list()
+    submitted = frame["submit_time"].to_list()
+    begun[0], begun[1] = None, submitted[1] - timedelta(seconds=5)
+    holes = frame.with_columns(start_time=pl.Series(begun, dtype=frame["start_time"].dtype))
+    holes.write_parquet(path)
+    trace = read_jobs(path)
+    rows = by_id(trace)
+    waited = trace.column("wait_s")
+    assert np.isnan(waited[[rows["500"], rows["501"]]]).all()
+    assert np.isfinite(waited[rows["502"]])
+    assert trace.notes == (
+        "1 job said to start before it was submitted: how long that waited is unknown",
+    )
+    # Times without a zone are taken for UTC, and that is told once.
+    bare = pl.col("submit_time", "start_time").dt.replace_time_zone(None)
+    frame.with_columns(bare).write_parquet(path)
+    naive = read_jobs(path)
+    assert naive.arrival.tolist() == trace.arrival.tolist()
+    assert sum("have no zone" in note for note in naive.notes) == 1
+    frame.with_columns(submit_time=pl.Series([None, *submitted[1:]])).write_parquet(path)
+    with pytest.raises(FormatError, match="record 1: a time is missing"):
+        read_jobs(path)

@@ -11,6 +11,7 @@ import lowtide as lt
 from lowtide.errors import InvalidInput
 from lowtide.forecast import Perfect, Persistence
 from lowtide.job import Resources
+from lowtide.market.all_known import AllKnown
 from lowtide.market.booking import Booked, Booking
 from lowtide.market.placing import Board
 from lowtide.market.prices import Auction, Prices
@@ -30,7 +31,9 @@ def draw_queue(rng, count=20, *, real=False, plain=False):
 
 
 @pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize("policy", [ClusterPolicy(effort=0.02), Booking(), Booked()])
+@pytest.mark.parametrize(
+    "policy", [ClusterPolicy(effort=0.02), Booking(), Booked(), AllKnown(effort=0.01)]
+)
 def test_every_rule_is_kept_and_the_machines_can_run_it(policy, real):
     for seed in range(4):
         rng = np.random.default_rng([seed, real])
@@ -74,6 +77,10 @@ def test_step_by_step_most_of_what_all_knowledge_would_save_is_saved():
         easy = float(best.easy.tally.amount.sum())
         shares.append((easy - float(ran.tally.amount.sum())) / (easy - best.amount))
         late += int(ran.missed.sum()) - int(best.easy.missed.sum())
+        # As a policy of the test bed, who knows all comes to what the plan does.
+        known = AllKnown(gap=0.005, effort=0.05)
+        told = lt.simulate(jobs, grid, policy=known, cluster=cluster, baseline=None)
+        assert float(told.tally.amount.sum()) == pytest.approx(best.amount)
     assert np.mean(shares) > 0.6
     assert late <= 0
 

@@ -20,18 +20,25 @@ def study(monkeypatch):
 
 
 def test_the_small_study_stays_below_its_bound_and_draws_its_figures(study, tmp_path, capsys):
-    assert study.main([str(tmp_path), "small", "seed=11"]) == 0
+    asked = ["small", "seed=11", "jobs=16", "drawn=1"]
+    assert study.main([str(tmp_path), *asked]) == 0
     told = capsys.readouterr().out
-    assert "| load | 0.95 |" in told and "| error | 0.3 |" in told
-    table = study.pl.DataFrame(study.known_cells(tmp_path / "cells.csv"))
-    assert (table["saved"] <= table["most"] + 1e-9).all()
-    most, saved, gap = (table[name].to_numpy() for name in ("most", "saved", "gap"))
-    assert (1 - most) / (1 - saved) == pytest.approx(1 - gap, abs=1e-6)
-    for axis in study.SMALL:
-        assert (tmp_path / f"limited-machines-{axis}.svg").stat().st_size > 1000
-    # What is known is not computed again, and the table is the same.
-    assert study.main([str(tmp_path), "small", "seed=11"]) == 0
-    assert capsys.readouterr().out.strip() == told[told.index("| varied") :].strip()
+    assert "| 50 % |" in told and "| 30 % wrong |" in told and "| all | 1 |" in told
+    rows = study.known_cells(tmp_path / "cells.csv")
+    # The base is measured once, and is a part of every axis.
+    assert len(rows) == 1 + 1 + 1 + 1
+    for row in rows:
+        assert row["plan"] <= row["most"] + 1e-9
+        assert row["plan_late"] >= row["must_be_late"]
+    base, wrong = rows[0], rows[2]
+    assert wrong["forecast"] == "30 % wrong"
+    # Who does not look at forecasts is not moved by them.
+    assert all(base[key] == wrong[key] for key in ("plan", "most", "booked", "start"))
+    for name in (*study.SMALL, "drawn"):
+        assert (tmp_path / f"limited-machines-{name}.png").stat().st_size > 1000
+    # What is known is not computed again, and the tables are the same.
+    assert study.main([str(tmp_path), *asked]) == 0
+    assert capsys.readouterr().out == told[told.index("| load of") :]
 
 
 def test_slack_and_stops_are_what_a_cell_says(study):

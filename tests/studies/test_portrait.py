@@ -108,6 +108,31 @@ def test_spreads_states_and_the_curve() -> None:
     assert "gpus" not in portrait.spreads  # Nothing is known of them, so nothing is told.
 
 
+def test_classes_of_jobs_by_counting() -> None:
+    trace = drawn_trace(9)
+    portrait = Portrait(trace=trace)
+    bounds = [0, 60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400, np.inf]
+    core_h = trace.cpus * trace.length_s / 3600
+    for key in ("length_s", "wait_s"):
+        for low, high, kind in zip(bounds, bounds[1:], portrait.classes[key], strict=False):
+            mine = (trace.column(key) >= low) & (trace.column(key) < high)
+            assert kind.jobs == mine.sum(), kind.name
+            assert kind.core_h == pytest.approx(core_h[mine].sum())
+            assert kind.share == pytest.approx(mine.mean())
+    widths = {kind.name: kind.jobs for kind in portrait.classes["cpus"]}
+    assert widths["2 to 4"] == ((trace.cpus >= 2) & (trace.cpus <= 4)).sum()
+    assert widths["up to 1"] == (trace.cpus == 1).sum()
+    assert sum(kind.core_share or 0 for kind in portrait.classes["cpus"]) == pytest.approx(1)
+    # Of some nothing is known: they are in no class.
+    asked = trace.column("requested_s")
+    known = np.isfinite(asked) & (trace.length_s > 0)
+    assert sum(kind.jobs for kind in portrait.classes["overestimate"]) == known.sum()
+    assert "gpus" not in portrait.classes
+    bare = Portrait(trace=Trace(columns={"arrival": [0.0, 5.0], "length_s": [60.0, 90.0]}))
+    assert [kind.core_share for kind in bare.classes["length_s"]] == [None] * 7
+    assert "jobs" in bare._repr_html_()
+
+
 def test_load_that_follows_the_curve_is_seen() -> None:
     hours = np.arange(24 * 7)
     clean = np.where(hours % 24 < 12, 100.0, 300.0)

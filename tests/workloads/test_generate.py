@@ -574,7 +574,7 @@ def test_formats_and_units_are_passed_on(tmp_path):
         generate(spec, seed=0)
     with pytest.raises(UnknownName, match="unknown job format 'swff'"):
         generate({**spec, "format": "swff"}, seed=0)
-    with pytest.raises(InvalidInput, match="time_unit is one of s, min, h, not 'd'"):
+    with pytest.raises(InvalidInput, match="time_unit is one of s, min, h, ms, not 'd'"):
         generate({**spec, "time_unit": "d"}, seed=0)
 
 

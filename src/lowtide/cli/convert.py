@@ -22,7 +22,7 @@ def convert(
         ),
     ],
     time_unit: Annotated[
-        str | None, typer.Option(help="Unit of times in a plain job table: s, min or h.")
+        str | None, typer.Option(help="Unit of times in a plain job table: s, min, h or ms.")
     ] = None,
     start: Annotated[
         str | None, typer.Option(help="When the first job of a trace shall arrive.")

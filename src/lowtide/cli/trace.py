@@ -36,7 +36,7 @@ def trace(
     *,
     file: Annotated[Path, typer.Argument(help="The trace; its format is recognised.")],
     time_unit: Annotated[
-        str | None, typer.Option(help="Unit of times in a plain job table: s, min or h.")
+        str | None, typer.Option(help="Unit of times in a plain job table: s, min, h or ms.")
     ] = None,
     start: Annotated[
         str | None, typer.Option(help="When the first job of a trace shall arrive.")
@@ -102,7 +102,7 @@ def trace(
 # What stands in a row for scripts: of a number as a whole, a quantity, a state, an hour or a day.
 _KEYS = (
     *("part", "name", "value", "jobs", "share", "core_h", "held_cpus", "intensity"),
-    *("known", "mean", "p05", "median", "p95", "p99", "max"),
+    *("known", "mean", "p05", "median", "p95", "p99", "max", "core_share"),
 )
 
 
@@ -134,6 +134,9 @@ def _rows(portrait: Portrait) -> list[dict[str, Any]]:
         for name, value in portrait.summary().items()
     ]
     rows += [{"part": "job", "name": key, **parts} for key, parts in portrait.spreads.items()]
+    rows += [
+        {"part": key, **asdict(each)} for key, kinds in portrait.classes.items() for each in kinds
+    ]
     rows += [
         {"part": "state", "name": state, "jobs": jobs, "core_h": core_h}
         for state, jobs, core_h in portrait.states

@@ -28,7 +28,7 @@ from lowtide.errors import Argument, FormatError, InvalidInput, LowtideError
 from lowtide.formats.signals import unrecognised
 from lowtide.formats.source import Source
 from lowtide.formats.table_reader import MOST, ParquetSheet, Sheet
-from lowtide.formats.times import instants
+from lowtide.formats.times import MILLISECONDS_FROM, instants
 from lowtide.job import INTERRUPTIBLE
 from lowtide.profile import PowerProfile
 from lowtide.registry import Registry
@@ -38,7 +38,7 @@ from lowtide.states import STATUSES, status_code
 from lowtide.trace import Trace
 from lowtide.units import TimeLike
 
-TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "ms": 1e-3}
 FORMATS: Registry[JobFormat] = Registry("lowtide.job_formats", "job format")
 _NUMBERS = ("arrival_time", "length", "cpus")
 # Columns that need not be there, by what a trace calls them: durations, and other numbers.
@@ -74,6 +74,8 @@ _NUMBERED = ("id", "user", "group", "executable", "queue", "partition")
 _KNOWN = (*_NUMBERS, *_MORE_NUMBERS, *_INSTANTS, *_TEXTS)
 # A median job of under a minute is rare; one of under sixty hours is not.
 _SHORTEST_MEDIAN_S = 60.0
+# No published trace lasts longer than this: whoever's would, in hours, has counted in seconds.
+_LONGEST_DAYS = 3_650.0
 # Whole numbers below this are told apart.
 _EXACT = 2.0**53
 
@@ -119,7 +121,7 @@ def read_jobs(
     Args:
         path: The file, plain or gzip.
         format: Which format it is, where it should not be told by its content.
-        time_unit: What a plain table counts time in: `s` (the default), `min` or `h`.
+        time_unit: What a plain table counts time in: `s` (the default), `min`, `h` or `ms`.
         start: Move the first arrival to this instant.
     """
     if time_unit is not None and time_unit not in TIME_UNITS_S:
@@ -203,20 +205,23 @@ def read(source: Source, time_unit: str | None) -> Trace:
     known_s = found["length"][np.isfinite(found["length"])]
     median = float(np.median(known_s)) if known_s.size else np.nan
     if unit is None and median < _SHORTEST_MEDIAN_S:
-        raise FormatError(
-            f"half the jobs are shorter than {median:g}, which looks like hours rather than "
-            "seconds: say time_unit='h', 'min' or 's'",
-            path=source.path,
-            column="length",
-            arguments=(Argument("time_unit", "h"),),
-        )
+        raise _unit_unsaid(source, median, None if dates is not None else found[_NUMBERS[0]])
     if (factor := TIME_UNITS_S.get(unit or "s")) is None:
         raise FormatError(
             f"the note time_unit is one of {', '.join(TIME_UNITS_S)}, not {unit!r}",
             path=source.path,
         )
+    arrival = found[_NUMBERS[0]] * factor if dates is None else dates
+    if np.any(arrival >= MILLISECONDS_FROM):
+        row = int(np.flatnonzero(arrival >= MILLISECONDS_FROM)[0])
+        raise sheet.place(_NUMBERS[0]).error(
+            f"{arrival[row] / factor:.0f} looks like milliseconds since 1970: say time_unit='ms' "
+            "if lengths are milliseconds too, else divide arrivals by 1000",
+            row,
+            Argument("time_unit", "ms"),
+        )
     columns: dict[str, Any] = {
-        "arrival": found[_NUMBERS[0]] * factor if dates is None else dates,
+        "arrival": arrival,
         "length_s": found["length"] * factor,
     }
     if "cpus" in found:
@@ -243,6 +248,30 @@ def read(source: Source, time_unit: str | None) -> Trace:
         source=f"job table, {source.path.name}",
         profiles=profiles,
         notes=notes,
+    )
+
+
+def _unit_unsaid(source: Source, median: float, arrival: FloatArray | None) -> FormatError:
+    """Return the error for lengths that look like hours; how long all would last tells them apart.
+
+    Args:
+        arrival: When jobs arrive, in the unit that is not known; None where dates say it.
+    """
+    likely, spans = "h", ""
+    if arrival is not None and arrival.size:
+        in_days = {
+            unit: float(np.ptp(arrival)) * TIME_UNITS_S[unit] / 86_400 for unit in ("h", "s")
+        }
+        likely = "s" if in_days["h"] > _LONGEST_DAYS else "h"
+        hours, seconds = (f"{each:,.{0 if each >= 10 else 2}f}" for each in in_days.values())
+        spans = f" (their arrivals would span {hours} days in hours, and {seconds} in seconds)"
+    others = [f"'{unit}'" for unit in ("h", "min", "s") if unit != likely]
+    return FormatError(
+        f"half the jobs are shorter than {median:g}, which looks like hours rather than seconds"
+        f"{spans}: say time_unit='{likely}', {others[0]} or {others[1]}",
+        path=source.path,
+        column="length",
+        arguments=(Argument("time_unit", likely),),
     )
 
 
@@ -392,7 +421,7 @@ def _dates(sheet: Sheet) -> FloatArray | None:
     """Return arrivals that are written as dates, None where they are numbers."""
     heading = _NUMBERS[0]
     first = sheet.first(heading)
-    if first is None or not _DATED.match(first.strip()):
+    if first is None or not is_date(first):
         return None
     _require_zone(sheet, heading, first, 0)
     (texts,), _ = sheet.read(texts=[heading])
@@ -416,7 +445,7 @@ def _moments(sheet: Sheet, heading: str, *, dated: bool, factor: float) -> Float
     if not rows.size:
         return found
     known, place = texts[rows], sheet.place(heading)
-    if not _DATED.match(known[0].strip()):
+    if not is_date(known[0]):
         raise place.error(f"{known[0]!r} is no date, as arrivals are here", int(rows[0]))
     _require_zone(sheet, heading, known[0], int(rows[0]))
     line = place.line
@@ -426,8 +455,18 @@ def _moments(sheet: Sheet, heading: str, *, dated: bool, factor: float) -> Float
     return found
 
 
+def is_date(text: str) -> bool:
+    """Return whether a time is written as a date rather than as a number."""
+    return _DATED.match(text.strip()) is not None
+
+
+def says_zone(text: str) -> bool:
+    """Return whether a date says its zone."""
+    return _ZONED.search(text.strip()) is not None
+
+
 def _require_zone(sheet: Sheet, heading: str, text: str, row: int) -> None:
-    if not _ZONED.search(text.strip()):
+    if not says_zone(text):
         raise sheet.place(heading).error(
             f"{text!r} has no time zone: write {text.strip()}Z, or its offset behind it", row
         )

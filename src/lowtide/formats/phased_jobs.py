@@ -16,7 +16,7 @@ import numpy as np
 
 from lowtide.changepoints import find_changes, noise_variance, price_of_a_change
 from lowtide.errors import FormatError, InvalidInput, LowtideError
-from lowtide.formats.jobs import JobReader, seconds_only
+from lowtide.formats.jobs import JobReader, is_date, says_zone, seconds_only
 from lowtide.formats.source import Source
 from lowtide.formats.table_reader import MOST, ParquetSheet, Sheet
 from lowtide.formats.times import instants
@@ -24,9 +24,11 @@ from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FloatArray
 from lowtide.states import status_code
 from lowtide.trace import Trace
+from lowtide.units import format_count
 
 # PM100: seconds between samples, and what they may be called, the whole job's first.
 _SAMPLED_S = 20.0
+_ZONELESS = "times have no zone: they are taken as they stand, as if in UTC"
 # What Slurm calls endless.
 _NO_LIMIT = 2.0**32 - 2
 _POWERS = ("node_power_consumption", "power_consumption")
@@ -61,10 +63,18 @@ def _read_pm100(source: Source, time_unit: str | None) -> Trace:
         raise FormatError("PM100 is a Parquet file, and this is none", path=source.path)
     for needed in ("job_id", "submit_time", "run_time"):
         sheet.find(needed)
-    arrival = _instants(sheet, "submit_time")
+    notes: list[str] = []
+    arrival = _instants(sheet, "submit_time", notes)
+    sheet.require("submit_time", np.isfinite(arrival), "a time is missing")
     columns: dict[str, Any] = {"arrival": arrival}
     if "start_time" in sheet.headings:
-        columns["wait_s"] = np.maximum(_instants(sheet, "start_time") - arrival, 0.0)
+        waited_s = _instants(sheet, "start_time", notes) - arrival
+        if early := np.count_nonzero(waited_s < 0):
+            notes.append(
+                f"{format_count(early, 'job')} said to start before it was submitted: how long "
+                "that waited is unknown"
+            )
+        columns["wait_s"] = np.where(waited_s >= 0, waited_s, np.nan)
     for name, headings in _PM100.items():
         there = [heading for heading in headings if heading in sheet.headings][:1]
         for heading in there:
@@ -94,12 +104,23 @@ def _read_pm100(source: Source, time_unit: str | None) -> Trace:
             watts.append(np.nan if made is None else made.energy_j / made.work_s)
             profiles += [] if plain or made is None else [made]
         columns |= {"power_w": watts, "profile": places}
-    return Trace(columns=columns, source=f"PM100, {source.path.name}", profiles=profiles)
+    return Trace(
+        columns=columns, source=f"PM100, {source.path.name}", profiles=profiles, notes=notes
+    )
 
 
-def _instants(sheet: Sheet, heading: str) -> FloatArray:
+def _instants(sheet: Sheet, heading: str, notes: list[str]) -> FloatArray:
+    """Return instants, NaN where a job has none; those without a zone are taken for UTC."""
     (texts,), _ = sheet.read(texts=[heading])
-    return instants(texts, sheet.place(heading), tz=None)
+    known = texts.is_not_null().to_numpy()
+    if not known.any():
+        return np.full(known.size, np.nan)
+    first = texts[int(known.argmax())]
+    if is_date(first) and not says_zone(first) and _ZONELESS not in notes:
+        notes.append(_ZONELESS)
+    # Rows without a time are filled for the reader, so that it counts rows as the file has them.
+    moments = instants(texts.fill_null(first), sheet.place(heading), tz="UTC")
+    return np.where(known, moments, np.nan)
 
 
 def sampled_profile(

@@ -42,22 +42,28 @@ _PAI_STATES |= {"waiting": "pending"}
 def _headless(source: Source, headings: Sequence[str], numbers: Sequence[str]) -> Sheet | None:
     """Return a table whose columns are known by their places; None where a line is not like it.
 
+    A heading, which some copies have, is passed over.
+
     Args:
         numbers: Columns that hold numbers, or nothing.
     """
     if source.is_parquet:
         return None
-    first = source.head.split("\n", 1)[0].strip()
+    lines = source.head.split("\n", 2)
     try:
-        cells = next(csv.reader([first]), [])
+        rows = [next(csv.reader([line.strip()]), []) for line in lines[:2]]
     except csv.Error:
         return None
-    if len(cells) != len(headings):
+    body = 0
+    if len(rows) > 1 and rows[0] and rows[0][0].replace(" ", "").lower() == headings[0]:
+        body = len(lines[0].encode()) + 1
+        rows = rows[1:]
+    if len(rows[0]) != len(headings):
         return None
-    row = dict(zip(headings, (cell.strip() for cell in cells), strict=True))
+    row = dict(zip(headings, (cell.strip() for cell in rows[0]), strict=True))
     if not all(row[name] == "" or is_number(row[name]) for name in numbers):
         return None
-    return Sheet(source=source, headings=tuple(headings), notes={}, separator=",", body=0)
+    return Sheet(source=source, headings=tuple(headings), notes={}, separator=",", body=body)
 
 
 def _azure_sheet(source: Source) -> Sheet | None:
@@ -171,17 +177,19 @@ def _read_pai(source: Source, time_unit: str | None) -> Trace:
     columns: dict[str, list[Any]] = {
         name: [] for name in ("id", "arrival", "length_s", "cpus", "gpus", "memory_bytes", "status")
     }
-    waiting = 0
+    waiting = backwards = 0
     for name, rows in jobs.items():
         begins = start[rows]
         if np.isnan(begins).all():
             waiting += 1
             continue
         begin = float(np.nanmin(begins))
-        over = bool(np.isfinite(end[rows]).all())
+        # One task whose end is not known leaves that of the job open.
+        ran_s = float(end[rows].max()) - begin
+        backwards += ran_s < 0
         columns["id"].append(name)
         columns["arrival"].append(begin)
-        columns["length_s"].append(max(float(end[rows].max()) - begin, 0.0) if over else np.nan)
+        columns["length_s"].append(ran_s if ran_s >= 0 else np.nan)
         columns["cpus"].append(_summed(count[rows] * cpu[rows] / 100))
         columns["gpus"].append(np.nan_to_num(count[rows] * gpu[rows] / 100).sum())
         columns["memory_bytes"].append(_summed(count[rows] * memory[rows] * _GIB))
@@ -191,11 +199,18 @@ def _read_pai(source: Source, time_unit: str | None) -> Trace:
     notes = ["a job arrives when its first task starts: the task table has no submission"]
     if waiting:
         notes.append(f"{format_count(waiting, 'job')} that never started left out")
+    if backwards:
+        notes.append(_ended_early(backwards, "job"))
     return Trace(
         columns={**columns, "id": np.array(columns["id"], dtype=object)},
         source=f"PAI task table, {source.path.name}",
         notes=notes,
     )
+
+
+def _ended_early(count: int, what: str) -> str:
+    """Return the note on those whose times contradict each other."""
+    return f"{format_count(count, what)} said to end before the start: how long that ran is unknown"
 
 
 def _summed(values: FloatArray) -> float:
@@ -427,6 +442,7 @@ def _read_philly(source: Source, time_unit: str | None) -> Trace:
         name: [] for name in ("arrival", "wait_s", "length_s", "gpus", "nodes", "status")
     }
     texts: dict[str, list[Any]] = {"id": [], "user": [], "queue": []}
+    backwards = 0
     for row, record in enumerate(document):
         submitted = _clock(record.get("submitted_time"), source, row, "submitted_time")
         if submitted is None:
@@ -444,7 +460,9 @@ def _read_philly(source: Source, time_unit: str | None) -> Trace:
             start = _clock(attempt.get("start_time"), source, row, "start_time")
             end = _clock(attempt.get("end_time"), source, row, "end_time")
             begun = start if begun is None else begun
-            spans.append(np.nan if start is None or end is None else max(end - start, 0.0))
+            ran_s = np.nan if start is None or end is None else end - start
+            backwards += ran_s < 0
+            spans.append(ran_s if ran_s >= 0 else np.nan)
             detail = attempt.get("detail")
             listed = detail if isinstance(detail, list) else []
             machines = [each for each in listed if isinstance(each, dict)] or machines
@@ -466,6 +484,8 @@ def _read_philly(source: Source, time_unit: str | None) -> Trace:
         "times have no zone: they are taken as they stand, as if in UTC",
         "a job's length is that of its attempts together; CPUs are not told",
     ]
+    if backwards:
+        notes.append(_ended_early(backwards, "attempt"))
     return Trace(
         columns={**columns, **{key: np.array(each, dtype=object) for key, each in texts.items()}},
         source=f"Philly, {source.path.name}",

@@ -25,7 +25,7 @@ _SUFFIX = r" ?(?:Z|z|UTC)$|(:\d\d(?:\.\d+)?) ?[+-]\d\d(?::?\d\d)?$"
 _NOTATIONS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d")
 _NUMBER = r"-?\d+(?:\.\d+)?"
 # Epoch seconds stay below this until the year 5138; milliseconds have been above it since 1973.
-_MILLISECONDS_FROM = 1e11
+MILLISECONDS_FROM = 1e11
 # The year 9999 ends here, and calendars with it.
 _LAST_S = 253402300800.0
 GAP_POLICIES = ("refuse", "hold", "interpolate")
@@ -86,7 +86,7 @@ def _from_epoch(texts: pl.Series, place: Place) -> FloatArray:
         row = int(numbers.is_null().arg_true()[0])
         raise place.error(f"{texts[row]!r} is not epoch seconds, as other times here are", row)
     seconds = np.array(numbers.to_numpy(), dtype=np.float64)
-    if np.abs(seconds).max() >= _MILLISECONDS_FROM:
+    if np.abs(seconds).max() >= MILLISECONDS_FROM:
         seconds /= 1000.0
     beyond = np.abs(seconds) >= _LAST_S
     if beyond.any():

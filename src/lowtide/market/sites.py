@@ -28,12 +28,20 @@ from lowtide.market.planning import wait_rate
 from lowtide.market.prices import Auction, Prices
 from lowtide.market.proofs import prove
 from lowtide.precedence import broken
+from lowtide.registry import chart_of
 from lowtide.signal import FloatArray
 from lowtide.simulator.carrying import Away, replay
 from lowtide.simulator.queueing import Placed
 from lowtide.simulator.results import Simulation
 from lowtide.simulator.simulation import as_workload, simulate
-from lowtide.units import DurationLike, format_count, format_mass, format_percent, parse_duration
+from lowtide.units import (
+    DurationLike,
+    format_count,
+    format_html,
+    format_mass,
+    format_percent,
+    parse_duration,
+)
 from lowtide.workload import IntArray, Workload
 
 
@@ -161,6 +169,13 @@ class SitesPlan:
             "least_late": self.least_late,
             "stopped": self.stopped,
         }
+
+    def chart(self) -> Any:
+        """Return each site's signal and the nodes held there, as a chart of Altair."""
+        return chart_of("sites plan", self)
+
+    def _repr_html_(self) -> str:
+        return format_html(str(self))
 
     def __repr__(self) -> str:
         return f"<SitesPlan: {self}>"

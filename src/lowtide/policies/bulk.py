@@ -31,9 +31,10 @@ from lowtide.policies.policy import Decision, Paid, Policy, make_policy, merged,
 from lowtide.policies.problem import MOST_BYTES, make_problem
 from lowtide.policies.starts import Oracle
 from lowtide.policies.stopping import WaitAwhile
+from lowtide.registry import chart_of
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal
-from lowtide.units import format_count
+from lowtide.units import format_count, format_html
 from lowtide.workload import IntArray, Workload
 
 BoolArray = npt.NDArray[np.bool_]
@@ -43,6 +44,9 @@ _WORTH_PROCESSES = 500
 # A thread plans no more jobs than this at once, so that progress can be shown.
 _MOST_AT_ONCE = 50_000
 _NEVER, _ANYWHERE = INTERRUPTIBLE.index("never"), INTERRUPTIBLE.index("anywhere")
+
+# So many plans are shown in a notebook.
+_FIRST = 10
 
 
 class _Optima(NamedTuple):
@@ -365,6 +369,15 @@ class Plans(Sequence[Plan]):
         known = self.saving[~np.isnan(self.saving)]
         saving = f", mean saving {known.mean():.1%}" if known.size else ""
         return f"<Plans: {format_count(len(self), 'job')}{saving}>"
+
+    def chart(self) -> Any:
+        """Return how many jobs save how much, as a chart of Altair."""
+        return chart_of("plans", self)
+
+    def _repr_html_(self) -> str:
+        first = "\n".join(str(each) for each in self[:_FIRST])
+        more = len(self) - _FIRST
+        return format_html(f"{self!r}\n\n{first}" + (f"\nand {more:,} more" if more > 0 else ""))
 
     @overload
     def __getitem__(self, index: int) -> Plan: ...

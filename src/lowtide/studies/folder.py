@@ -319,12 +319,20 @@ def queue_words(table: pl.DataFrame) -> str:
     unused = table.filter(~table[QUEUE_USED].fill_null(value=True))
     if not unused.height:
         return ""
-    policies = ", ".join(sorted(set(unused["policy.name"].drop_nulls().to_list())))
-    who = f" ({policies})" if policies else ""
+    bought = pl.lit(value=False)
+    if "machine_cost" in unused.columns:
+        bought = pl.col("machine_cost").is_not_null()
+    told = [
+        f"{', '.join(names)} {why}"
+        for some, why in (
+            (bought, "bought machines as jobs needed them, and none queued"),
+            (~bought, "decided who runs when"),
+        )
+        if (names := sorted(set(unused.filter(some)["policy.name"].drop_nulls().to_list())))
+    ]
     return (
-        f"[queue] played no part in {unused.height} of {table.height} runs{who}: machines were "
-        "bought there as jobs needed them, and none queued"
-    )
+        f"[queue] played no part in {unused.height} of {table.height} runs: {'; '.join(told)}"
+    ).removesuffix(": ")
 
 
 def _grid_name(shown: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ together. Nothing is simulated here: what the trace does not say is missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property
@@ -21,7 +21,14 @@ from lowtide.signal import FloatArray, Signal
 from lowtide.states import STATUSES
 from lowtide.steps import Steps
 from lowtide.trace import Trace
-from lowtide.units import MISSING, format_count, format_number, format_percent, format_quantity
+from lowtide.units import (
+    MISSING,
+    format_count,
+    format_html,
+    format_number,
+    format_percent,
+    format_quantity,
+)
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 # Arrivals this late are instants rather than seconds since some origin (1973).
@@ -45,8 +52,28 @@ PARTS = {
     "p99": "99 %",
     "max": "most",
 }
-# Points of a curve over the whole of a trace, at most.
-_MOST_POINTS = 2_000
+# Classes that jobs are sorted into, each by what is below its end: durations, sizes, ratios.
+_DURATIONS = (
+    *(("under 1 min", 60.0), ("1 to 10 min", 600.0), ("10 min to 1 h", _HOUR_S)),
+    *(("1 to 6 h", 6 * _HOUR_S), ("6 to 24 h", _DAY_S), ("1 to 7 days", 7 * _DAY_S)),
+    ("over 7 days", np.inf),
+)
+_SIZES = (
+    *(("none", 1e-9), ("up to 1", 1.0 + 1e-9), ("2 to 4", 4.0 + 1e-9), ("5 to 16", 16.0 + 1e-9)),
+    *(("17 to 64", 64.0 + 1e-9), ("65 to 256", 256.0 + 1e-9), ("over 256", np.inf)),
+)
+_RATIOS = (
+    *(("less than used", 1.0), ("1 to 2 times", 2.0), ("2 to 5 times", 5.0)),
+    *(("5 to 10 times", 10.0), ("over 10 times", np.inf)),
+)
+_CLASSES = {
+    "length_s": _DURATIONS,
+    "cpus": _SIZES,
+    "gpus": _SIZES,
+    "nodes": _SIZES,
+    "wait_s": _DURATIONS,
+    "overestimate": _RATIOS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +95,25 @@ class PortraitSlot:
     core_h: float | None
     held_cpus: float | None
     intensity: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortraitClass:
+    """Jobs that are alike in something: in length, in width, in how long they waited.
+
+    Attributes:
+        name: What they are called.
+        jobs: How many there are.
+        share: Which share that is of those of which it is known.
+        core_h: Their core-hours; None where no CPUs are known.
+        core_share: Which share of all that is.
+    """
+
+    name: str
+    jobs: int
+    share: float
+    core_h: float | None
+    core_share: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +179,7 @@ class Portrait:
         return Steps.of_spans(starts, starts + self.trace.length_s[known], self.trace.cpus[known])
 
     @cached_property
-    def _hours(self) -> FloatArray:
+    def edges(self) -> FloatArray:
         """The edges of the hours that the trace touches."""
         first, last = self.span
         begin = np.floor(first / _HOUR_S)
@@ -144,7 +190,7 @@ class Portrait:
     @cached_property
     def held(self) -> FloatArray | None:
         """CPUs that were held in each hour, in the mean."""
-        return None if self._held is None else self._held.mean(self._hours)
+        return None if self._held is None else self._held.mean(self.edges)
 
     @property
     def peak_cpus(self) -> float | None:
@@ -164,7 +210,7 @@ class Portrait:
         core_s = trace.cpus * trace.length_s
         known = np.isfinite(core_s)
         core_h = np.bincount(of_job[known], weights=core_s[known] / _HOUR_S, minlength=len(names))
-        held = _by_slot(self.held, _clock(self._hours[:-1], self.tz, self.dated)[place], len(names))
+        held = _by_slot(self.held, _clock(self.edges[:-1], self.tz, self.dated)[place], len(names))
         rates: list[float | None] = [None] * len(names)
         if self.signal is not None:
             first, last = self.span
@@ -199,8 +245,8 @@ class Portrait:
         return self._slots(names, 1)
 
     @cached_property
-    def spreads(self) -> dict[str, dict[str, float]]:
-        """How each quantity is spread over jobs, those left out of which nothing is known."""
+    def _quantities(self) -> dict[str, FloatArray]:
+        """What is told of each job, by its key, NaN where it is not known."""
         trace = self.trace
         with np.errstate(divide="ignore", invalid="ignore"):
             asked = trace.column("requested_s") / np.where(
@@ -210,16 +256,46 @@ class Portrait:
         for row in np.flatnonzero(trace.column("profile") >= 0).tolist():
             profile = trace.profiles[int(trace.column("profile")[row])]
             watts[row] = profile.energy_j / profile.run_s
+        made = {"overestimate": asked, "power_w": watts}
+        return {key: made[key] if key in made else trace.column(key) for key in QUANTITIES}
+
+    @cached_property
+    def spreads(self) -> dict[str, dict[str, float]]:
+        """How each quantity is spread over jobs, those left out of which nothing is known."""
         found = {}
-        for key in QUANTITIES:
-            values = {"overestimate": asked, "power_w": watts}.get(key)
-            column = trace.column(key) if values is None else values
-            column = column[np.isfinite(column)]
+        for key, values in self._quantities.items():
+            column = values[np.isfinite(values)]
             if column.size:
                 low, middle, high, most = np.quantile(column, [0.05, 0.5, 0.95, 0.99])
                 parts = (column.mean(), low, middle, high, most, column.max())
                 told = dict(zip(PARTS, map(float, parts), strict=True))
                 found[key] = {"known": float(column.size), **told}
+        return found
+
+    @cached_property
+    def classes(self) -> dict[str, list[PortraitClass]]:
+        """How many jobs are how long, wide and patient, and what these hold; empty ones too."""
+        core_h = self.trace.cpus * self.trace.length_s / _HOUR_S
+        found = {}
+        for key, kinds in _CLASSES.items():
+            values = self._quantities[key]
+            known = np.isfinite(values)
+            if not known.any():
+                continue
+            place = np.searchsorted([end for _, end in kinds], values[known], side="right")
+            jobs = np.bincount(place, minlength=len(kinds))
+            held = np.bincount(place, np.nan_to_num(core_h[known]), minlength=len(kinds))
+            whole = float(held.sum())
+            found[key] = [
+                PortraitClass(
+                    name=name,
+                    jobs=int(jobs[number]),
+                    share=float(jobs[number] / jobs.sum()),
+                    core_h=float(held[number]) if whole else None,
+                    core_share=float(held[number] / whole) if whole else None,
+                )
+                for number, (name, _) in enumerate(kinds)
+            ]
         return found
 
     @cached_property
@@ -237,7 +313,7 @@ class Portrait:
         """How CPUs held and what a kWh emits go together, hour by hour; None where unknown."""
         if self.signal is None or self.held is None or not self._overlapping:
             return None
-        begin = self._hours[:-1]
+        begin = self.edges[:-1]
         inside = (begin >= self.signal.start) & (begin + _HOUR_S <= self.signal.end)
         if np.count_nonzero(inside) < 3:
             return None
@@ -277,12 +353,15 @@ class Portrait:
             "source": self.trace.source,
             "notes": self.notes,
             "quantities": self.spreads,
+            "classes": {
+                key: [fields_of(each) for each in kinds] for key, kinds in self.classes.items()
+            },
             "states": [
                 {"state": state, "jobs": jobs, "core_h": core_h}
                 for state, jobs, core_h in self.states
             ],
-            "hours": [_fields(slot) for slot in self.hours],
-            "weekdays": [_fields(slot) for slot in self.weekdays],
+            "hours": [fields_of(slot) for slot in self.hours],
+            "weekdays": [fields_of(slot) for slot in self.weekdays],
         }
 
     def spread_table(self) -> Table:
@@ -312,6 +391,22 @@ class Portrait:
         ]
         return Table(header=["state", "jobs", "share", "core-h", "share of core-h"], rows=rows)
 
+    def class_table(self, key: str) -> Table:
+        """Return how many jobs are of each class of a quantity."""
+        rows = [
+            [
+                each.name,
+                f"{each.jobs:,}",
+                format_percent(each.share),
+                MISSING if each.core_h is None else f"{each.core_h:,.0f}",
+                format_percent(each.core_share),
+            ]
+            for each in self.classes[key]
+        ]
+        return Table(
+            header=[QUANTITIES[key], "jobs", "share", "core-h", "share of core-h"], rows=rows
+        )
+
     def slot_table(self, name: str, slots: Sequence[PortraitSlot]) -> Table:
         """Return hours or weekdays, under a name for them."""
         beside = [] if self.signal is None else [self.signal.unit]
@@ -330,53 +425,23 @@ class Portrait:
         return Table(header=header, rows=rows)
 
     def chart(self) -> Any:
-        """Return arrivals, CPUs held and the signal as a chart of Altair."""
-        from lowtide.page.looks import alt
+        """Return arrivals, CPUs held, the signal and what jobs are like as a chart of Altair."""
+        from lowtide.studies.portrait_figures import portrait_chart
 
-        return alt.vconcat(*self._charts().values(), spacing=18).resolve_scale(color="independent")
+        return portrait_chart(self)
 
-    def _charts(self) -> Mapping[str, Any]:
-        from lowtide.page.looks import BLUE, CURVE, WIDTH, alt, inline, stamped, time_axis
-
-        def bars(slots: Sequence[PortraitSlot], name: str) -> Any:
-            rows = [_fields(slot) for slot in slots]
-            # A curve that is of no real grid is called so.
-            beside = "" if self.signal is None else f", beside {self.signal.label}"
-            title = f"Arrivals by {name}{beside}"
-            base = alt.Chart(inline(rows), width=WIDTH, height=130, title=title)
-            x = alt.X("name:O", title=name, sort=None, axis=alt.Axis(labelAngle=0))
-            jobs = base.mark_bar(color=BLUE, opacity=0.7).encode(
-                x=x, y=alt.Y("jobs:Q", title="jobs"), tooltip=["name:N", "jobs:Q"]
-            )
-            if self.signal is None:
-                return jobs
-            rate = base.mark_line(color=CURVE, point=alt.OverlayMarkDef(color=CURVE)).encode(
-                x=x, y=alt.Y("intensity:Q", title=self.signal.unit, scale=alt.Scale(zero=False))
-            )
-            return alt.layer(jobs, rate).resolve_scale(y="independent")
-
-        zone = "hour of the trace's day" if not self.dated else f"hour ({_zone_name(self.tz)})"
-        charts = {"hours": bars(self.hours, zone), "weekdays": bars(self.weekdays, "weekday")}
-        if self.held is not None:
-            every = max(self.held.size // _MOST_POINTS, 1)
-            edges = self._hours[::every]
-            means = [
-                float(each.mean())
-                for each in np.split(self.held, range(every, len(self.held), every))
-            ]
-            rows = stamped(edges[: len(means)], means)
-            charts["held"] = (
-                alt.Chart(inline(rows), width=WIDTH, height=130, title="CPUs held over time")
-                .mark_area(interpolate="step-after", color=BLUE, opacity=0.5)
-                .encode(x=time_axis("time"), y=alt.Y("value:Q", title="CPUs"))
-            )
-        return charts
+    def _repr_html_(self) -> str:
+        told = self.summary()
+        lines = [f"{key:<28}{format_quantity(key, value)}" for key, value in told.items()]
+        return format_html("\n".join([self.trace.source, "", *lines]))
 
     def page(self) -> Page:
         """Return all of it as a page."""
         from lowtide.page.looks import make_figure
+        from lowtide.studies.portrait_figures import portrait_charts
 
-        figures = {name: make_figure(name, chart) for name, chart in self._charts().items()}
+        charts = portrait_charts(self)
+        figures = {name: make_figure(name, chart) for name, chart in charts.items()}
         told = self.summary()
         held = ""
         if told["mean_held_cpus"] is not None:
@@ -399,7 +464,15 @@ class Portrait:
             Section(
                 name="jobs",
                 question="What are they like?",
-                parts=[self.spread_table(), self.state_table()],
+                parts=[
+                    self.spread_table(),
+                    self.state_table(),
+                    *(
+                        part
+                        for key in self.classes
+                        for part in (self.class_table(key), figures[key])
+                    ),
+                ],
             ),
             Section(
                 name="held",
@@ -450,8 +523,9 @@ def _by_slot(
     ]
 
 
-def _fields(slot: PortraitSlot) -> dict[str, Any]:
-    return {name: getattr(slot, name) for name in PortraitSlot.__slots__}
+def fields_of(of: PortraitSlot | PortraitClass) -> dict[str, Any]:
+    """Return an hour, a day or a class as a row."""
+    return {name: getattr(of, name) for name in type(of).__slots__}
 
 
 def _told(key: str, value: float | None) -> str:
@@ -460,5 +534,6 @@ def _told(key: str, value: float | None) -> str:
     return format_quantity(key, value) if key.endswith("_s") else format_number(value)
 
 
-def _zone_name(tz: tzinfo | None) -> str:
+def zone_name(tz: tzinfo | None) -> str:
+    """Return what a zone is called."""
     return "local" if tz is None else "UTC" if tz is UTC else str(tz)

@@ -3,27 +3,92 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 
-from lowtide.grid import deciding_signal
-from lowtide.page.looks import WIDTH, inline, stamped, stepped_curve, time_axis, two_colours
+from lowtide.grid import Grid, deciding_signal
+from lowtide.page.looks import (
+    BLUE,
+    WIDTH,
+    inline,
+    signal_chart,
+    stamped,
+    stepped_curve,
+    time_axis,
+    two_colours,
+)
+from lowtide.steps import Steps
 
 if TYPE_CHECKING:
     from lowtide.market.cluster_plan import ClusterPlan
+    from lowtide.market.sites import SitesPlan
+    from lowtide.policies.bulk import Plans
     from lowtide.simulator.results import Simulation
 
 _HEIGHT = 110
 # More bars than this cannot be told apart.
 _MOST_BARS = 4000
+# As many letters as a chart is wide.
+_TITLE = 100
 
 
 def plan_chart(plan: ClusterPlan) -> Any:
     """Draw carbon, what a node-hour is worth, machines held here and under EASY, and who runs."""
     panels = [_carbon(plan), _prices(plan), _held(plan), _heat(plan), _gantt(plan)]
-    return alt.VConcatChart(vconcat=panels, title=str(plan)).resolve_scale(color="independent")
+    return alt.VConcatChart(vconcat=panels, title=_lines(str(plan))).resolve_scale(
+        color="independent"
+    )
+
+
+def sites_chart(plan: SitesPlan) -> Any:
+    """Draw for each site what a kWh counts there, and how many of its nodes are held."""
+    first, last = float(plan.jobs.arrival.min()), float(plan.end.max())
+    panels = []
+    for name, site in plan.sites.items():
+        signal = site.signal.window(first, min(last, site.signal.end))
+        axis = time_axis("time", within=(first, last))
+        rows = inline(stamped(signal.edges, signal.values.tolist()))
+        panels.append(
+            stepped_curve(
+                rows, signal.unit, x=axis, height=_HEIGHT, title=f"{name}: {signal.label}"
+            )
+        )
+        ran, held = plan.simulations[name], np.zeros(len(signal))
+        if ran is not None:
+            begin, end = ran.runs
+            nodes = ran.jobs.nodes[ran.stretches.job]
+            held = Steps.of_spans(begin, end, nodes).mean(signal.edges)
+        rows = inline(stamped(signal.edges, held.tolist()))
+        title = f"{name}: nodes held of {site.cluster.nodes}"
+        panels.append(
+            alt.Chart(rows, width=WIDTH, height=_HEIGHT // 2, title=title)
+            .mark_area(interpolate="step-after", color=BLUE, opacity=0.6)
+            .encode(x=axis, y=alt.Y("value:Q", title="nodes", axis=alt.Axis(tickCount=4)))
+        )
+    return alt.VConcatChart(vconcat=panels, title=_lines(str(plan)))
+
+
+def _lines(text: str) -> list[str]:
+    """Return a title in lines: one that is wider than its charts would leave half of them empty."""
+    return wrap(text, _TITLE)
+
+
+def grid_chart(grid: Grid) -> Any:
+    """Draw all curves of a grid below each other."""
+    return alt.VConcatChart(vconcat=[signal_chart(each, height=_HEIGHT) for each in grid.signals])
+
+
+def plans_chart(plans: Plans) -> Any:
+    """Draw how many jobs save how much."""
+    rows = [{"saving": 100 * float(each)} for each in plans.saving[np.isfinite(plans.saving)]]
+    chart = alt.Chart(inline(rows), width=WIDTH, height=2 * _HEIGHT, title=repr(plans).strip("<>"))
+    return chart.mark_bar(color=BLUE, opacity=0.85).encode(
+        x=alt.X("saving:Q", bin=alt.Bin(maxbins=25), title="saved against running at once, %"),
+        y=alt.Y("count():Q", title="jobs"),
+    )
 
 
 def simulation_chart(simulation: Simulation) -> Any:

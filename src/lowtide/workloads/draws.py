@@ -391,7 +391,7 @@ def from_trace(
 
     Args:
         format: Which format the file has, where it should not be told by its content.
-        time_unit: What a plain table counts time in: `s`, `min` or `h`.
+        time_unit: What a plain table counts time in: `s`, `min`, `h` or `ms`.
 
     >>> ran = Trace(columns={"arrival": [0, 1, 2], "length_s": [60, 0, 90]})
     >>> from_trace(trace=ran)(4, np.random.default_rng(0)).tolist()

@@ -149,7 +149,7 @@ class TraceSpec:
         wait: How long those may wait of which the file says nothing, None where it says it of all;
             see `workloads.waits`.
         format: Which format the file has, None to tell by its content.
-        time_unit: What a plain table counts time in: `s`, `min` or `h`, None for seconds.
+        time_unit: What a plain table counts time in: `s`, `min`, `h` or `ms`, None for seconds.
         first: How many rows to take, None for all.
         start: The instant the first arrival is moved to, None to leave it.
         power_w_per_cpu: What a job draws per CPU, None where that is not known.
