@@ -39,6 +39,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,7 @@ from lowtide.market.prices import Auction
 from lowtide.market.rolling import ClusterPolicy, Replanning
 from lowtide.policies.policy import Policy
 from lowtide.signal import Signal
+from lowtide.simulator.serving import run_scheduler
 from lowtide.workload import Workload
 
 HOUR = 3600.0
@@ -380,6 +382,20 @@ def wait_lines(zone: str, loads: tuple[float, ...], *, seed: int = 0) -> bool:
     return good
 
 
+class _Timed(Replanning):
+    """Replanning that notes how long each plan takes."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.took_s: list[float] = []
+
+    def _plan(self, now: float) -> list[list[Any]]:
+        clock = process_time()
+        made = super()._plan(now)
+        self.took_s.append(process_time() - clock)
+        return list(made)
+
+
 def replan_lines(zone: str) -> bool:
     """Print how long planning so many waiting jobs once more takes."""
     signal, good = curve(zone), True
@@ -389,12 +405,10 @@ def replan_lines(zone: str) -> bool:
         early_s = jobs.arrival - signal.start
         jobs = replace(jobs, arrival=jobs.arrival - early_s, deadline=jobs.deadline - early_s)
         cluster = lt.Cluster(nodes=nodes, cpus_per_node=1)
-        loop = Replanning(ClusterPolicy(), jobs, signal, cluster, HOUR)
-        took = []
-        for hour in range(5):
-            clock = process_time()
-            loop.step(signal.start + hour * HOUR, signal.start + (hour + 1) * HOUR)
-            took.append(process_time() - clock)
+        loop = _Timed(ClusterPolicy(), jobs, signal, cluster, HOUR)
+        run_scheduler(jobs, cluster, loop)
+        # As long as most of them wait.
+        took = loop.took_s[:5]
         middle = float(np.median(took))
         good &= middle <= within_s
         print(

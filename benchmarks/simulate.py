@@ -23,7 +23,8 @@ from lowtide.policies.policy import make_policy
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator import Cluster, make_discipline, simulate
 from lowtide.simulator.queueing import run_queue
-from lowtide.simulator.scheduling import QueueEvent, QueueView, run_scheduler
+from lowtide.simulator.scheduling import QueueEvent, QueueView
+from lowtide.simulator.serving import run_scheduler
 from lowtide.workload import Workload
 
 HOUR = 3600.0

@@ -114,7 +114,7 @@ def plan_cluster(
             ("--explain", explain),
             ("--image", image),
             ("run.decide or run.weights", deciding(rules)),
-            ("cluster.reserved or cluster.power_cap", planned_with(run.parameters) or None),
+            ("cluster.power_cap", planned_with(run.parameters) or None),
         ):
             if value is not None:
                 raise InvalidInput(f"{name} is for one site and one width: leave it out")
