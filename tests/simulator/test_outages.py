@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -85,7 +86,12 @@ def test_nobody_runs_on_nodes_that_are_away(discipline):
 
 def test_easy_fills_the_time_before_nodes_go_with_those_that_are_done_by_then():
     jobs = lt.Workload(
-        id=["long", "short"], arrival=[0, 0], deadline=1e6, work_s=[6 * HOUR, 2 * HOUR], nodes=2, cpus=2
+        id=["long", "short"],
+        arrival=[0, 0],
+        deadline=1e6,
+        work_s=[6 * HOUR, 2 * HOUR],
+        nodes=2,
+        cpus=2,
     )
     cluster = lt.Cluster(nodes=2, cpus_per_node=1, away=[(3 * HOUR, 5 * HOUR, 1)])
     grid = Signal.from_values(np.ones(300), start=0, step_s="1h")
@@ -153,7 +159,7 @@ def test_the_same_nodes_break_down_at_the_same_moments_under_any_policy():
     first, again = (failures.of_node(2, 0.0) for _ in range(2))
     spans = [next(first) for _ in range(2000)]
     assert spans[:50] == [next(again) for _ in range(50)]
-    ran_s = np.array([b[0] - a[1] for a, b in zip(spans, spans[1:], strict=False)])
+    ran_s = np.array([b[0] - a[1] for a, b in pairwise(spans)])
     assert ran_s.mean() == pytest.approx(10 * HOUR, rel=0.1)
     assert {round(b - a) for a, b in spans} == {3600}
 

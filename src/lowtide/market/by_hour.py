@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.grid import Grid, deciding_signal
 from lowtide.job import Job
 from lowtide.market.certificate import certify
-from lowtide.market.cluster_plan import amount_of, least_of_nodes, words_of_proof
-from lowtide.market.elastic import Widths, as_layers, layers_of, solve_widths
+from lowtide.market.cluster_plan import ClusterPlan, amount_of, least_of_nodes, words_of_proof
+from lowtide.market.elastic import Widening, as_layers, find_prices, layers_of
 from lowtide.market.instance import make_instance
 from lowtide.market.lateness import require_alone
 from lowtide.market.planner import Clock, require_options
+from lowtide.market.planning import plan_cluster
+from lowtide.market.prices import Auction
 from lowtide.precedence import links_of, require_time
 from lowtide.signal import FloatArray, Signal
-from lowtide.simulator.carrying import replay
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.results import Simulation
 from lowtide.simulator.simulation import as_workload, on_machines, simulate
@@ -29,39 +30,58 @@ from lowtide.steps import Steps
 from lowtide.units import DurationLike, format_count, format_mass, format_percent, parse_duration
 from lowtide.workload import IntArray, Workload
 
+# Into so many parts a step of the signal is cut where there are no more jobs than this.
+_PARTS, _FEW = 4, 2000
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ElasticPlan:
-    """A queue planned together whose jobs change their width by the hour. Nobody is late in it.
+    """A queue planned together whose jobs change their width by the hour.
 
     Attributes:
         jobs: The jobs.
-        simulation: The plan, carried out by the simulator: each layer of a job is one there.
+        plan: The plan of their layers, each of which is a job there: the nodes that a job has
+            first, those that it has next, and so on.
         of: Which job each of those is.
         changing: Rows of jobs that change their width; the others cannot, and keep their own.
-        amount: What jobs and nodes come to: grams, or money on a price.
-        lower_bound_g: What no plan can come to less than, whenever jobs change their width.
+        lower_bound_g: What no plan in which nobody is late can come to less than, whenever jobs
+            change their width.
         at_once: What all come to under EASY, each at its own width; None where that was not asked.
-        stopped: What ended the search: `gap`, `effort` or `seconds`.
     """
 
     jobs: Workload
-    simulation: Simulation
+    plan: ClusterPlan
     of: IntArray
     changing: IntArray
-    amount: float
     lower_bound_g: float
     at_once: float | None
-    stopped: str
-    _found: Widths = field(repr=False)
+    _auction: Auction = field(repr=False)
+    _widening: Widening = field(repr=False)
     _apart: float = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.jobs)
 
     @property
-    def gap_g(self) -> float:
-        """The share of what it comes to that another plan could save at most."""
+    def amount(self) -> float:
+        """What jobs and nodes come to: grams, or money on a price."""
+        return self.plan.amount
+
+    @property
+    def simulation(self) -> Simulation:
+        """The plan, carried out by the simulator."""
+        return self.plan.simulation
+
+    @property
+    def late(self) -> IntArray:
+        """Rows of jobs that are not in time: where any is, one width for each may be better."""
+        return np.unique(self.of[[each.row for each in self.plan.late]])
+
+    @property
+    def gap_g(self) -> float | None:
+        """The share of it that another plan could save at most; None with late jobs."""
+        if self.late.size:
+            return None
         return max(self.amount - self.lower_bound_g, 0.0) / max(abs(self.amount), 1e-300)
 
     @property
@@ -79,10 +99,18 @@ class ElasticPlan:
         rows = np.flatnonzero(self.jobs.id.astype(str) == wanted)
         if not rows.size:
             raise UnknownName("job", wanted, [str(each) for each in self.jobs.id[:1000]])
-        begin, end = self.simulation.runs
-        own = self.of[self.simulation.stretches.job] == rows[0]
+        return self.nodes_of_row(int(rows[0]))
+
+    def nodes_of_row(self, row: int) -> Steps:
+        """Return how many nodes the job of a row has over time."""
+        begin, end = self._runs
+        own = self.of[self.simulation.stretches.job] == row
         wide = self.simulation.jobs.nodes[self.simulation.stretches.job]
         return Steps.of_spans(begin[own], end[own], wide[own])
+
+    @cached_property
+    def _runs(self) -> tuple[FloatArray, FloatArray]:
+        return self.simulation.runs
 
     def spans(self) -> dict[str, FloatArray]:
         """Return when each job starts and ends, and what it comes to, in columns."""
@@ -95,12 +123,9 @@ class ElasticPlan:
 
     def hours_at(self) -> dict[float, float]:
         """Return for how many hours jobs that change their width have which share of their own."""
-        begin, end = self.simulation.runs
-        job = self.simulation.stretches.job
         hours: dict[float, float] = {}
         for row in self.changing.tolist():
-            own = self.of[job] == row
-            wide = Steps.of_spans(begin[own], end[own], self.simulation.jobs.nodes[job[own]])
+            wide = self.nodes_of_row(row)
             share = np.round(wide.values / self.jobs.nodes[row], 6)
             for each, lasts_s in zip(share[:-1], np.diff(wide.times), strict=True):
                 if each > 0:
@@ -113,7 +138,7 @@ class ElasticPlan:
         Jobs that keep their width are planned backwards, and of the others the best price of their
         work is looked for.
         """
-        widening, prices = self._found.widening, self._found.auction.prices
+        widening, prices = self._widening, self._auction.prices
         instance, beside = widening.instance, widening.rows_beside
         found = widening.bound(prices) - prices.worth(instance) + self._apart
         if beside.size:
@@ -137,29 +162,32 @@ class ElasticPlan:
         return {
             "jobs": len(self),
             "changing": int(self.changing.size),
-            "nodes": self._found.widening.instance.cluster.nodes,
+            "nodes": self._widening.instance.cluster.nodes,
             "amount": self.amount,
             "lower_bound_g": self.lower_bound_g,
             "gap_g": self.gap_g,
             "saving": self.saving,
             "easy_amount": self.at_once,
             "hours_at": {f"{share:g}": hours for share, hours in self.hours_at().items()},
-            "stopped": self.stopped,
+            "late": int(self.late.size),
+            "stopped": self.plan.stopped,
         }
 
     def __repr__(self) -> str:
         return f"<ElasticPlan: {self}>"
 
     def __str__(self) -> str:
-        price = self._found.widening.instance.signal
+        price = self._widening.instance.signal
         money = price.kind == "price"
         told = (lambda x: f"{x:.4g} {price.currency}") if money else format_mass
-        nodes = format_count(self._found.widening.instance.cluster.nodes, "node")
+        nodes = format_count(self._widening.instance.cluster.nodes, "node")
         text = f"{format_count(len(self), 'job')} on {nodes}: {told(self.amount)}, "
-        text += words_of_proof(told, self.lower_bound_g, self.gap_g, None)
+        if self.gap_g is not None:
+            text += words_of_proof(told, self.lower_bound_g, self.gap_g, None)
         if self.saving is not None:
             text += f"; {format_percent(self.saving)} less than EASY at their own width"
-        return f"{text}; {self.changing.size} change their width; nobody late"
+        late = f"{format_count(self.late.size, 'job')} late" if self.late.size else "nobody late"
+        return f"{text}; {self.changing.size} change their width; {late}"
 
 
 def plan_elastic(
@@ -169,6 +197,7 @@ def plan_elastic(
     *,
     elastic: Mapping[float, float],
     gap: float = 0.005,
+    wait: float | str | None = None,
     step: DurationLike | None = None,
     effort: float = 1.0,
     seconds: float | None = None,
@@ -179,17 +208,19 @@ def plan_elastic(
     """Plan a queue together whose jobs may change their width from hour to hour.
 
     Jobs that may be stopped anywhere, start at no cost and draw constant power change their width;
-    all others keep their own. Waiting is free. A plan in which somebody is late is refused.
+    all others keep their own.
 
     Args:
         jobs: What is to be run.
         cluster: The machines; jobs do not share nodes.
         signal: What a kWh emits or costs. Of a grid, the average intensity decides.
         elastic: How many times as fast a job is at how many times its nodes, such as `{2: 1.9, 4:
-            3.1}`; each further node helps less than the one before.
+            3.1}`; each further node helps less than the one before. Between two of these widths it
+            may have any whole number of nodes, and is as fast as a straight line says, at least.
         gap: How near to the proven bound is near enough, as a share.
+        wait: What an hour of delay counts, as `plan_cluster` takes it.
         step: How long a slot is, at which widths change.
-        effort: How long to search, 1 for as long as usual; counted in rounds.
+        effort: How long to search, 1 for as long as usual; counted in steps.
         seconds: CPU seconds after which the best plan so far is taken; None for any number.
         seed: What is drawn by chance.
         compare: Whether to tell it against EASY, each job at its own width.
@@ -211,11 +242,14 @@ def plan_elastic(
         raise InvalidInput("a plan knows of no nodes that break down: leave failures out")
     require_time(workload, links_of(workload))
     doing("laying out", 0.0)
+    ruling = deciding_signal(signal)
+    # What is left of a slot in which a job needs a part of it is lost: so slots are short.
+    step_s = ruling.step_s / _PARTS if step is None and len(workload) <= _FEW else None
     instance = make_instance(
         workload,
         cluster,
-        deciding_signal(signal),
-        step_s=None if step is None else parse_duration(step),
+        ruling,
+        step_s=step_s if step is None else parse_duration(step),
         keeps=cluster.keeps,
     )
     if not instance.whole_nodes:
@@ -225,36 +259,35 @@ def plan_elastic(
         )
     require_alone(instance)
     instance = replace(instance, splits=True)
-    found = solve_widths(
-        instance,
-        layers,
+    auction, widening = find_prices(instance, layers, clock.is_over)
+    made, of = as_layers(widening)
+    plan = plan_cluster(
+        made,
+        cluster,
+        signal,
         gap=gap,
+        wait=wait,
+        step=instance.step_s,
         effort=effort,
-        is_over=clock.is_over,
+        seconds=None if seconds is None else max(seconds * (1 - clock.spent()), 1e-3),
         seed=seed,
+        compare=False,
         doing=doing,
     )
-    doing("carrying out", 0.0)
-    made, runs, of = as_layers(found)
-    simulation = replay(made, Stretches(**runs), signal, cluster)
-    apart = least_of_nodes(simulation, instance)
     easy = None
     if compare and not clock.is_over():
         easy = simulate(
             workload, signal, cluster=cluster, discipline="easy", baseline=None, repeat_signal=True
         )
-    amount = amount_of(simulation, None)
-    if abs(float(simulation.tally.amount.sum()) - found.amount) > 1e-6 * max(found.amount, 1e-9):
-        raise InvalidInput("the plan and what the simulator makes of it differ: report this")
+    apart = least_of_nodes(plan.simulation, instance)
     return ElasticPlan(
         jobs=workload,
-        simulation=simulation,
+        plan=plan,
         of=of,
-        changing=found.widening.rows,
-        amount=amount,
-        lower_bound_g=math.fsum([found.auction.bound, apart]),
+        changing=widening.rows,
+        lower_bound_g=math.fsum([auction.bound, apart]),
         at_once=None if easy is None else amount_of(easy, None),
-        stopped=found.stopped,
-        _found=found,
+        _auction=auction,
+        _widening=widening,
         _apart=apart,
     )

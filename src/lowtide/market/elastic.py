@@ -10,28 +10,26 @@ running when that layer does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lowtide.errors import Infeasible, InvalidInput
+from lowtide.errors import InvalidInput
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.market.instance import Instance
 from lowtide.market.joining import widened
-from lowtide.market.placing import Board, urgency
 from lowtide.market.prices import Auction, Prices
-from lowtide.precedence import in_order
 from lowtide.signal import FloatArray
-from lowtide.units import format_count, format_hours
 from lowtide.workload import IntArray, Workload
 
 _ANYWHERE = INTERRUPTIBLE.index("anywhere")
 _NEAR = 1e-9
-# So many passes of prices, a plan after every so many, and rounds of placing all anew.
-_PASSES, _EVERY, _ROUNDS = 300, 25, 120
+# How much the newest counts in the mean of what layers do, and so many passes of prices.
+_NEWEST = 0.04
+_PASSES = 400
 
 
 class Layer(NamedTuple):
@@ -59,9 +57,9 @@ def layers_of(elastic: Mapping[float, float]) -> tuple[Layer, ...]:
             width = sorted(known)[number + 1]
             more, less = above.gain / above.width, below.gain / below.width
             raise InvalidInput(
-                f"elastic: up to {width:g} times its nodes a job gains {more:g} for each, more than "
-                f"the {less:g} before: by the hour each further node helps less than the one before "
-                "(leave that width out, or choose one width for each job)"
+                f"elastic: up to {width:g} times its nodes a job gains {more:g} for each, more "
+                f"than the {less:g} before: by the hour each further node helps less than the one "
+                "before (leave that width out, or choose one width for each job)"
             )
     return tuple(each for each in made if each.gain > 0)
 
@@ -83,7 +81,7 @@ def changes_width(jobs: Workload) -> Any:
     return good & ~waits & ~np.isin(jobs.id.astype(str), list(named))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Widening:
     """Jobs of an instance that change their width, as arrays with a row for each.
 
@@ -95,8 +93,8 @@ class Widening:
         has: Which layers each job can have: its nodes come whole.
         slot: The slots that each may run in, the last again and again where it has fewer.
         share: How much of each of them it may run in.
-        begin: From when.
         work: How much work each is, in slots at its own width.
+        mean: How much of it each layer does, in the mean of what was best at the last prices.
     """
 
     instance: Instance
@@ -106,18 +104,20 @@ class Widening:
     has: Any
     slot: IntArray
     share: FloatArray
-    begin: FloatArray
     work: FloatArray
+    mean: FloatArray | None = None
 
     @classmethod
     def of(cls, instance: Instance, layers: tuple[Layer, ...]) -> Widening:
         """Return those of an instance's jobs that can, for layers."""
         jobs, step_s = instance.jobs, instance.step_s
-        some = changes_width(jobs)
-        rows = np.flatnonzero(some)
         width = np.cumsum([each.width for each in layers])
-        nodes = jobs.nodes[rows, None] * width
+        nodes = jobs.nodes[:, None] * width
         whole = np.abs(nodes - np.round(nodes)) < _NEAR
+        # Whoever cannot have all widths up to its own in whole nodes keeps that.
+        some = changes_width(jobs) & whole[:, width <= 1.0 + _NEAR].all(axis=1)
+        rows = np.flatnonzero(some)
+        whole = whole[rows]
         fits = np.stack(
             [instance.cluster.fitting(_wide(jobs.take(rows), w)) for w in width], axis=1
         )
@@ -132,16 +132,8 @@ class Widening:
         end = np.minimum(instance.edges[slot + 1], due[:, None])
         share = (end - begin) / step_s * (first[:, None] + np.arange(count) < last[:, None])
         work = jobs.work_s[rows] / step_s
-        reach = (share[:, :, None] * has[:, None, :] * [each.gain for each in layers]).sum((1, 2))
-        narrow = reach < work - TIME_TOLERANCE_S / step_s
-        if narrow.any():
-            row = int(rows[np.argmax(narrow)])
-            raise InvalidInput(
-                f"job {jobs.id[row]} (row {row + 1}) can have none of these widths up to its own "
-                "in whole nodes, and would be late: give it widths that make whole nodes"
-            )
         beside = np.flatnonzero(~some)
-        return cls(instance, rows, beside, layers, has, slot, share, begin, work)
+        return cls(instance, rows, beside, layers, has, slot, share, work)
 
     def _rates(self, prices: Prices, *, priced: bool = True) -> FloatArray:
         """Return what a slot of each job at its own width counts in each of its slots."""
@@ -166,6 +158,8 @@ class Widening:
         gain = np.array([each.gain for each in self.layers])
         width = np.array([each.width for each in self.layers])
         wide = (done / gain * width).sum(axis=2)
+        by_layer = done.sum(axis=1)
+        self.mean = by_layer if self.mean is None else self.mean + _NEWEST * (by_layer - self.mean)
         queue, slots = self.instance.queue, self.instance.slots
         amounts = np.column_stack((queue.jobs["peak_kw"][self.rows], queue.need[self.rows]))
         for m, amount in enumerate(amounts.T):
@@ -222,42 +216,6 @@ class Widening:
         rates += queue.need[row] @ prices.rent[:, slots]
         return rates
 
-    def insert(self, place: int, rates: FloatArray, board: Board) -> FloatArray | None:
-        """Give a job room at rates, and return what it does in each slot and layer; None for none.
-
-        Args:
-            rates: What a slot of it at its own width counts in each of its slots.
-        """
-        row, slots = self.rows[place], self.slot[place]
-        queue, room = self.instance.queue, board.room
-        need, kw = queue.need[row], float(queue.jobs["peak_kw"][row])
-        widths = np.cumsum([each.width for each in self.layers])
-        gain = np.array([each.gain for each in self.layers])
-        some = need > 0
-        wide = (room.free[some][:, slots] / need[some, None]).min(axis=0)
-        if kw > 0:
-            wide = np.minimum(wide, room.kw[0, slots] / kw)
-        allowed = (widths <= wide[:, None] + _NEAR) & self.has[place]
-        most = (self.share[place][:, None] * allowed * gain).ravel()
-        costs = (rates[:, None] * (np.diff(widths, prepend=0.0) / gain)).ravel()
-        order = np.argsort(costs, kind="stable")
-        before = np.cumsum(most[order]) - most[order]
-        done = np.zeros(most.size)
-        done[order] = np.clip(self.work[place] - before, 0.0, most[order])
-        if done.sum() < self.work[place] - 1e-7:
-            return None
-        made: FloatArray = done.reshape(slots.size, gain.size)
-        self.occupy(place, made, board, 1.0)
-        return made
-
-    def occupy(self, place: int, done: FloatArray, board: Board, sign: float) -> None:
-        """Take what a job holds, or give it back (sign -1): a slot that it touches is held."""
-        row, queue = self.rows[place], self.instance.queue
-        width = np.array([each.width for each in self.layers])
-        wide = sign * ((done > _NEAR) * width).sum(axis=1)
-        np.subtract.at(board.room.free.T, self.slot[place], wide[:, None] * queue.need[row])
-        np.subtract.at(board.room.kw[0], self.slot[place], wide * queue.jobs["peak_kw"][row])
-
 
 def _wide(jobs: Workload, width: float) -> Workload:
     """Return jobs so many times as wide."""
@@ -271,227 +229,74 @@ def _wide(jobs: Workload, width: float) -> Workload:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Widths:
-    """A plan of a queue some of whose jobs change their width.
-
-    Attributes:
-        widening: Those that do.
-        board: Who of the others runs when.
-        done: How much work each of those does in each of its slots and layers.
-        amount: What all count.
-        auction: The prices and what they prove.
-        stopped: What ended the search: `gap`, `effort` or `seconds`.
-    """
-
-    widening: Widening
-    board: Board
-    done: list[FloatArray]
-    amount: float
-    auction: Auction
-    stopped: str
-
-
-def solve_widths(
-    instance: Instance,
-    layers: tuple[Layer, ...],
-    *,
-    gap: float,
-    effort: float,
-    is_over: Callable[[], bool],
-    seed: int,
-    doing: Callable[[str, float], None] = lambda _what, _share: None,
-) -> Widths:
-    """Plan an instance some of whose jobs change their width.
-
-    Args:
-        gap: How near to the bound is near enough.
-        effort: How long to search, 1 for as long as usual; counted in rounds.
-        is_over: Whether time is up.
-    """
+def find_prices(
+    instance: Instance, layers: tuple[Layer, ...], is_over: Callable[[], bool]
+) -> tuple[Auction, Widening]:
+    """Return prices of an instance some of whose jobs change their width, and what they prove."""
     widening = Widening.of(instance, layers)
     auction = Auction(instance, others=widening)
-    key, push = np.log(urgency(instance)), np.zeros(len(instance))
-    best: Widths | None = None
-    rng = np.random.default_rng(seed)
-    alone = np.zeros(len(instance))
-
-    def tried() -> Widths | None:
-        order = in_order(key - push, instance.links)
-        return _placed(widening, auction, order, alone)
-
-    def is_enough() -> bool:
-        return best is not None and best.amount - auction.bound <= gap * abs(best.amount)
-
-    rounds = max(round(_ROUNDS * effort), 1)
-    for number in range(1, _PASSES + 1):
-        going = auction.advance(np.inf if best is None else best.amount)
-        if number % _EVERY == 0 or not going or is_over():
-            doing("prices", number / _PASSES)
-            best = _better(best, tried())
-        if is_enough() or is_over() or not going:
+    for _ in range(_PASSES):
+        if not auction.advance() or is_over():
             break
-    for number in range(rounds):
-        if is_enough() or is_over():
-            break
-        doing("placing", number / rounds)
-        # Those that got a bad deal come sooner the next time.
-        push *= 0.9
-        push += 2.0 * alone * rng.random(len(instance))
-        best = _better(best, tried())
-    if best is None:
-        raise _infeasible(instance, alone)
-    stopped = "gap" if is_enough() else "seconds" if is_over() else "effort"
-    return Widths(widening, best.board, best.done, best.amount, auction, stopped)
+    return auction, widening
 
 
-def _better(one: Widths | None, other: Widths | None) -> Widths | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return other if other.amount < one.amount else one
+def as_layers(widening: Widening) -> tuple[Workload, IntArray]:
+    """Return a queue in which each layer of a job is one, and which job each of them is.
 
-
-def _placed(
-    widening: Widening, auction: Auction, order: IntArray, worse: FloatArray
-) -> Widths | None:
-    """Place all jobs in an order; None where some found no room in time.
-
-    Args:
-        worse: Told how bad a deal each got.
+    What a layer does is what prices say; in whole slots, so that none is held for a part of one,
+    but for what is left, which the lowest layer does that has time for it.
     """
-    instance, prices = widening.instance, auction.prices
-    board, tariff = Board.empty(instance), prices.tariff(instance)
-    place_of = np.full(len(instance), -1)
-    place_of[widening.rows] = np.arange(widening.rows.size)
-    rates, plain = widening._rates(prices), widening._rates(prices, priced=False)
-    dear = np.array([each.width / each.gain for each in widening.layers])
-    least = widening._cheapest(plain)[1]
-    done: list[FloatArray] = [np.zeros(0)] * widening.rows.size
-    amount, missing = 0.0, False
-    worse[:] = 0.0
-    # The kernel places what lies between two jobs that change their width at one go.
-    stops = np.flatnonzero(place_of[order] >= 0)
-    for first, last in pairwise([-1, *stops.tolist(), order.size]):
-        if last > first + 1:
-            board.insert(order[first + 1 : last], tariff)
-        if last == order.size:
-            break
-        place = int(place_of[order[last]])
-        made = widening.insert(place, rates[place], board)
-        if made is None:
-            worse[order[last]], missing = 5.0, True
-            continue
-        done[place] = made
-        cost = float((made * plain[place][:, None] * dear).sum())
-        worse[order[last]] = max(cost - least[place], 0.0) / max(least[place], _NEAR)
-        amount += cost
-    beside = widening.rows_beside
-    out = beside[~board.placed[beside]]
-    worse[out] = 5.0
-    if missing or out.size:
-        return None
-    amount += float(board.cost[beside].sum())
-    return Widths(widening, board, done, amount, auction, "effort")
-
-
-def _infeasible(instance: Instance, worse: FloatArray) -> Infeasible:
-    rows = np.flatnonzero(worse >= 5.0)
-    named = ", ".join(str(instance.jobs.id[row]) for row in rows[:3])
-    need = float((instance.jobs.run_s * instance.jobs.nodes)[rows].sum())
-    return Infeasible(
-        f"no plan was found in which all are in time: {format_count(rows.size, 'job')} ({named}"
-        f"{', ...' if rows.size > 3 else ''}) of {format_hours(need)} on a node found no room: "
-        "plan each job at one width, which tells who is late and how many must be, or take more nodes",
-        None,
-    )
-
-
-def as_layers(found: Widths) -> tuple[Workload, dict[str, Any], IntArray]:
-    """Return a plan as jobs that the simulator can carry out.
-
-    Returns:
-        The jobs, of which each layer is one; how each runs, as `Stretches` takes it; and which job
-        of the queue each is.
-    """
-    widening, jobs = found.widening, found.widening.instance.jobs
-    step_s = widening.instance.step_s
-    rows: list[int] = []
-    widths: list[float] = []
-    runs: list[list[tuple[float, float]]] = []
-    for place, row in enumerate(widening.rows.tolist()):
-        for number, layer in enumerate(widening.layers):
-            done = found.done[place][:, number] / layer.gain * step_s
-            own: list[tuple[float, float]] = []
-            for at in np.flatnonzero(done > TIME_TOLERANCE_S).tolist():
-                begin, lasts = float(widening.begin[place, at]), float(done[at])
-                if own and abs(sum(own[-1]) - begin) < TIME_TOLERANCE_S:
-                    own[-1] = (own[-1][0], own[-1][1] + lasts)
-                else:
-                    own.append((begin, lasts))
-            if own:
-                rows.append(row)
-                widths.append(layer.width)
-                runs.append(own)
-    return _as_jobs(jobs, widening, found, rows, np.array(widths), runs)
-
-
-def _as_jobs(
-    jobs: Workload,
-    widening: Widening,
-    found: Widths,
-    rows: list[int],
-    widths: FloatArray,
-    runs: Sequence[list[tuple[float, float]]],
-) -> tuple[Workload, dict[str, Any], IntArray]:
-    of = np.array(rows, dtype=np.int64)
-    number = np.zeros(of.size, dtype=np.int64)
-    for place in range(1, of.size):
-        number[place] = number[place - 1] + 1 if of[place] == of[place - 1] else 0
-    beside = widening.rows_beside
-    every = np.concatenate((of, beside))
-    wide = np.concatenate((widths, np.ones(beside.size)))
-    work_s = np.concatenate(([sum(each[1] for each in own) for own in runs], jobs.work_s[beside]))
-    flat = np.arange(every.size) < of.size
+    jobs, step_s = widening.instance.jobs, widening.instance.step_s
+    gain = np.array([each.gain for each in widening.layers])
+    most = widening.share.sum(axis=1)[:, None] * widening.has
+    assert widening.mean is not None  # noqa: S101 - prices were tried
+    slots = np.minimum(np.floor(widening.mean / gain + 0.5), np.floor(most + _NEAR))
+    # From the dearest layer down: no more than all of the work, and what is left.
+    for place in range(widening.rows.size):
+        left = widening.work[place] - float(slots[place] @ gain)
+        for number in reversed(range(gain.size)):
+            if left < -_NEAR and slots[place, number] > 0:
+                fewer = min(slots[place, number], -left / gain[number])
+                slots[place, number] -= fewer
+                left += fewer * gain[number]
+        for number in range(gain.size):
+            more = min(max(left, 0.0) / gain[number], most[place, number] - slots[place, number])
+            slots[place, number] += more
+            left -= more * gain[number]
+    which, layer_of = np.nonzero(slots * step_s > TIME_TOLERANCE_S)
+    of = np.concatenate((widening.rows[which], widening.rows_beside))
+    beside = widening.rows_beside.size
+    wide = np.array([each.width for each in widening.layers])[layer_of]
+    wide = np.concatenate((wide, np.ones(beside)))
+    flat = np.arange(of.size) < which.size
+    work_s = np.concatenate((slots[which, layer_of] * step_s, jobs.work_s[widening.rows_beside]))
     names = [
-        f"{jobs.id[row]}/{n}" if n else str(jobs.id[row]) for row, n in zip(of, number, strict=True)
+        f"{jobs.id[row]}/{layer}" if layer else str(jobs.id[row])
+        for row, layer in zip(of.tolist(), [*layer_of.tolist(), *[0] * beside], strict=True)
     ]
-    order = np.argsort(jobs.arrival[every], kind="stable")
 
     def column(name: str) -> Any:
-        return getattr(jobs, name)[every]
+        return getattr(jobs, name)[of]
 
     made = Workload(
-        id=np.array([*names, *(str(each) for each in jobs.id[beside])], dtype=object)[order],
-        arrival=column("arrival")[order],
-        deadline=column("deadline")[order],
-        work_s=work_s[order],
-        power=np.where(flat, jobs.peak_w[every] * wide, column("power"))[order],
-        profile=np.where(flat, -1, column("profile"))[order],
+        id=np.array(names, dtype=object),
+        arrival=column("arrival"),
+        deadline=column("deadline"),
+        work_s=work_s,
+        power=np.where(flat, jobs.peak_w[of] * wide, column("power")),
+        profile=np.where(flat, -1, column("profile")),
         profiles=jobs.profiles,
-        interruptible=column("interruptible")[order],
-        min_run_s=np.where(flat, 0.0, column("min_run_s"))[order],
-        max_starts=column("max_starts")[order],
-        cpus=(column("cpus") * wide)[order],
-        gpus=(column("gpus") * wide)[order],
-        nodes=np.round(column("nodes") * wide)[order],
-        memory_bytes=(column("memory_bytes") * wide)[order],
-        user=column("user")[order],
-        after=[None if flat[each] else jobs.after[every[each]] for each in order.tolist()],
-        think_s=np.where(flat, 0.0, column("think_s"))[order],
+        interruptible=column("interruptible"),
+        min_run_s=np.where(flat, 0.0, column("min_run_s")),
+        max_starts=column("max_starts"),
+        cpus=column("cpus") * wide,
+        gpus=column("gpus") * wide,
+        nodes=np.round(column("nodes") * wide),
+        memory_bytes=column("memory_bytes") * wide,
+        user=column("user"),
+        after=[None if flat[each] else jobs.after[row] for each, row in enumerate(of.tolist())],
+        think_s=np.where(flat, 0.0, column("think_s")),
     )
-    back = np.empty_like(order)
-    back[order] = np.arange(order.size)
-    own = found.board.instance.stretches(found.board.delay, found.board.placed)
-    where = np.full(len(jobs), -1)
-    where[beside] = back[of.size :]
-    job = np.concatenate((np.repeat(back[: of.size], [len(own) for own in runs]), where[own.job]))
-    start = np.concatenate(([a for own in runs for a, _ in own], own.start))
-    does_s = np.concatenate(([b for own in runs for _, b in own], own.work_s))
-    by_job = np.lexsort((start, job))
-    stretches = {
-        "job": job[by_job].astype(np.int64),
-        "start": start[by_job],
-        "work_s": does_s[by_job],
-        "lost_s": np.zeros(job.size),
-    }
-    return made, stretches, every[order]
+    # A workload is ordered by arrivals.
+    return made, of[np.argsort(jobs.arrival[of], kind="stable")]

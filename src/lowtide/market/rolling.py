@@ -28,7 +28,7 @@ from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision
 from lowtide.precedence import in_order, links_of
 from lowtide.profile import Phase, PowerProfile
-from lowtide.signal import Signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.events import QueueEvent
 from lowtide.simulator.outages import Away
@@ -123,6 +123,8 @@ class ClusterPolicy:
         forecasts: What is foreseen of the signal at each step; None for all of it.
         effort: How long to search each time, 1 for as long as usual.
         seed: What is drawn by chance.
+        risk: Where nodes break down: a job that is hit with a greater chance than this keeps, if it
+            can, as much time before its deadline as doing again what it would lose takes.
     """
 
     stops_jobs: ClassVar[bool] = True
@@ -135,6 +137,7 @@ class ClusterPolicy:
     forecasts: ForecastModel | None = None
     effort: float = 1.0
     seed: int = 0
+    risk: float = 0.01
 
     def __post_init__(self) -> None:
         if self.stand_ins not in ("history", "none"):
@@ -176,6 +179,7 @@ class Replanning:
         dearest = float(np.abs(signal.values).max()) * cluster.pue
         whole_g = dearest * np.maximum(jobs.peak_w, 1e-3) * jobs.run_s / JOULES_PER_KWH
         self.hurry = _HURRY * whole_g / 3600
+        self.spare_s = _spare_s(jobs, cluster, policy.risk)
 
     def on(self, event: QueueEvent, view: QueueView) -> None:
         """Plan what is there where it is time to, and carry out what was planned."""
@@ -305,8 +309,11 @@ class Replanning:
             [max(each.held_until, wait[0]) for each, wait in zip(live, waits, strict=True)]
         )
         due = np.array([each.deadline for each in live])
+        kept_s = self.spare_s[[each.row for each in live]]
         work_s = np.array([each.work_s for each in profiles])
         rows = np.array([each.row for each in live])
+        soonest = arrival + work_s + np.array([each.startup_s for each in profiles])
+        due = np.where(kept_s > 0, np.minimum(due, np.maximum(due - kept_s, soonest)), due)
         left = np.array([_starts_left(each) for each in live])
         parts = [
             Workload(
@@ -497,6 +504,20 @@ class Replanning:
         told = rebuilt(instance, found.delay, found.placed, auction.prices)
         board = replace(told, room=found.room)
         return board.insert(order[~there], auction.prices.tariff(instance))
+
+
+def _spare_s(jobs: Workload, cluster: Cluster, risk: float) -> FloatArray:
+    """Return how much time each job keeps for doing again what a break-down takes from it."""
+    spare_s = np.zeros(len(jobs))
+    if cluster.failures is None:
+        return spare_s
+    hit = jobs.nodes * jobs.run_s / float(cluster.failures.every_s)  # type: ignore[arg-type]
+    for row in np.flatnonzero(hit > risk).tolist():
+        job = jobs.job(row)
+        points = job.profile.checkpoints_s if job.interruptible == "checkpoints" else ()
+        edges = [0.0, *points, job.profile.work_s]
+        spare_s[row] = max(np.diff(edges)) + job.profile.restart_s
+    return spare_s
 
 
 _HELD = ("cpus", "gpus", "nodes", "memory_bytes")

@@ -322,8 +322,8 @@ def queue_words(table: pl.DataFrame) -> str:
     policies = ", ".join(sorted(set(unused["policy.name"].drop_nulls().to_list())))
     who = f" ({policies})" if policies else ""
     return (
-        f"[queue] played no part in {unused.height} of {table.height} runs{who}: machines were "
-        "bought there as jobs needed them, and none queued"
+        f"[queue] played no part in {unused.height} of {table.height} runs{who}: there the policy "
+        "decides itself who runs when, or machines were bought as jobs needed them"
     )
 
 
