@@ -113,6 +113,8 @@ def _from(phases: tuple[Phase, ...], done_s: float) -> list[Phase]:
 class ClusterPolicy:
     """Plan the queue together, again and again, knowing no job before it arrives.
 
+    How long a job runs it goes by what its user requested.
+
     Attributes:
         step_s: How often to plan; by default at every step of the signal.
         wait: What an hour of delay counts, as a share of what an hour of a job does.
@@ -269,7 +271,9 @@ class Replanning:
             if self.jobs.arrival[row] > now + TIME_TOLERANCE_S:
                 break
             job = self.jobs.job(row)
-            self.known[row] = _Live(row=row, job=job, deadline=job.deadline)
+            self.known[row] = _Live(
+                row=row, job=_as_requested(self.jobs, row), deadline=job.deadline
+            )
             self.live.append(self.known[row])
 
     def _edge(self, instant: float) -> float:
@@ -504,6 +508,18 @@ class Replanning:
         told = rebuilt(instance, found.delay, found.placed, auction.prices)
         board = replace(told, room=found.room)
         return board.insert(order[~there], auction.prices.tariff(instance))
+
+
+def _as_requested(jobs: Workload, row: int) -> Job:
+    """Return a job as long as its user said it would run: how long it really does nobody knows."""
+    job = jobs.job(row)
+    more_s = float(jobs.requested_s[row] - jobs.run_s[row])
+    if more_s <= TIME_TOLERANCE_S:
+        return job
+    last = job.profile.work[-1]
+    longer = replace(last, duration_s=last.duration_s + more_s)
+    profile = replace(job.profile, work=(*job.profile.work[:-1], longer))
+    return replace(job, profile=profile, deadline=max(job.deadline, job.arrival + profile.run_s))
 
 
 def _spare_s(jobs: Workload, cluster: Cluster, risk: float) -> FloatArray:
