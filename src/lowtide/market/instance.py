@@ -36,6 +36,8 @@ _MOST_JOB_CELLS = 5e7
 _MOST_UNITS = 100_000
 # A slot is a whole part of the signal's step: into so many.
 _PARTS = (1, 2, 3, 4, 6, 12, 20, 30, 60)
+# A job that may be stopped anywhere may be so this often in a step of the signal at least.
+_CUTS = 4
 _ANYWHERE = INTERRUPTIBLE.index("anywhere")
 
 
@@ -50,6 +52,7 @@ class Instance:
         origin: The instant at which slot 0 begins.
         step_s: How long a slot is.
         slots: How many there are.
+        cut: After every how many slots of work a job may be stopped that may be stopped anywhere.
         lossless: Whether everything that matters lies on slots, so that nothing is lost by
             deciding on them.
         resources: What rows of capacity are called, with their units.
@@ -81,6 +84,7 @@ class Instance:
     origin: float
     step_s: float
     slots: int
+    cut: int
     lossless: bool
     resources: tuple[str, ...]
     whole_nodes: bool
@@ -338,8 +342,22 @@ def make_instance(
     links = links_of(jobs)
     window = windows(jobs, links) if window is None else window
     dearest = float(np.abs(mean).max()) / step_s
+    # On short slots, which are there for starts and ends, jobs are stopped at every few of them.
+    cut = 1 if lossless else max(round(signal.step_s / step_s / _CUTS), 1)
     queue, base, progress_s = lay_out(
-        jobs, origin, step_s, need, held, extra_kw, rate, weight, dearest, standing, links, window
+        jobs,
+        origin,
+        step_s,
+        need,
+        held,
+        extra_kw,
+        rate,
+        weight,
+        dearest,
+        standing,
+        links,
+        window,
+        cut,
     )
     cells = cells_of(queue)
     if cells.max() > _MOST_JOB_CELLS or cells.sum() > _MOST_CELLS:
@@ -351,6 +369,7 @@ def make_instance(
         origin=origin,
         step_s=step_s,
         slots=slots,
+        cut=cut,
         lossless=lossless,
         resources=names,
         whole_nodes=whole,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from lowtide.errors import InvalidInput, InvalidJob
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.outages import Away, Failures, apart, below, require_away
-from lowtide.units import format_count, require_number
+from lowtide.units import TimeLike, format_count, require_number
 from lowtide.workload import Workload
 
 # CPUs, GPUs and watts are counted in about millionths where they are shared out: parts of them
@@ -84,7 +85,7 @@ class Cluster:
     power_cap_w: float | None = None
     pue: float = 1.0
     keeps: tuple[str, ...] = ()
-    away: tuple[Away, ...] = ()
+    away: Sequence[tuple[TimeLike, TimeLike, int]] = ()
     capacity: Signal | None = None
     failures: Failures | None = None
     reserved_cpus: int = 0
@@ -152,7 +153,8 @@ class Cluster:
     def gone(self) -> tuple[Away, ...]:
         """Return which nodes are away when, as is known in advance: no two spans overlap."""
         follows = () if self.capacity is None else below(self.capacity, self.nodes)
-        return apart([*self.away, *follows], self.nodes)
+        away = cast("tuple[Away, ...]", self.away)
+        return apart([*away, *follows], self.nodes)
 
     @property
     def comes_and_goes(self) -> bool:
