@@ -17,6 +17,11 @@ line is one queue for a week, with what was wanted beside what came out.
                 it arrives, with and without errors of the forecast; `others` adds other policies
     wait        what is kept of the saving where waiting counts as much as it does by default, and
                 3 % of what jobs emit, in four weeks of 2022; any zone there is may be named
+    breaking    online where nodes break down, some are away and jobs end early: deadlines that EASY
+                meets and the plan misses
+    elastic     jobs that change their width by the hour, against one width for each
+    referee     fuzzed clusters, shared and whole, away and capped: plans that do not fit
+    events      how many events a scheduler in Python is told of in a second
     replan      how long one plan of 130, 1,000 and 2,000 waiting jobs takes
     compile     CPU seconds of compiling from an empty cache
 
@@ -36,14 +41,15 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
 
 import lowtide as lt
+from cluster_machines import ELASTIC_LOADS, breaking_line, elastic_line, referee_line
 from cluster_oracle import solve_whole
+from cluster_queues import DAYS, HOUR, MONDAY, curve, folder, queue
 from lowtide.forecast import LeadScaled
 from lowtide.market.booking import Booked, Booking
 from lowtide.market.instance import make_instance
@@ -51,13 +57,12 @@ from lowtide.market.planner import Clock, solve
 from lowtide.market.prices import Auction
 from lowtide.market.rolling import ClusterPolicy, Replanning
 from lowtide.policies.policy import Policy
-from lowtide.signal import Signal
-from lowtide.workload import Workload
+from lowtide.simulator.serving import run_scheduler
+from simulate import with_a_scheduler
 
-HOUR = 3600.0
-DAYS, TAIL_H = 7, 72
+__all__ = ["HOUR", "MONDAY", "curve", "queue"]
+
 ZONES = ("US-CAL-CISO", "DE")
-MONDAY = "2022-05-02T00:00Z"
 POLICIES = ("carbon_time", "oracle")
 # Jobs, the gap that is wanted, and within how many CPU seconds.
 BARS = {200: (0.015, 10.0), 1_000: (0.005, 20.0), 10_000: (0.0015, 10.0), 100_000: (0.0015, 60.0)}
@@ -78,103 +83,6 @@ FORECAST_ERROR = 0.1
 SMALL, SMALL_MIDDLE, SMALL_S = 0.007, 0.0005, 10.0
 # The least share of the best linear bound, and of what all knowledge would save.
 NEAR_LINEAR, ONLINE = 0.9999, 0.8
-
-
-def folder() -> Path:
-    """Return where the real data are."""
-    return Path(os.environ.get("LOWTIDE_DATA", "../shared/data"))
-
-
-def curve(zone: str, begin: str = MONDAY) -> Signal:
-    """A week of a real grid and three days to finish in; a synthetic one where there is none."""
-    path = folder() / "carbon" / f"{zone}.csv"
-    if not path.exists():
-        kind = "sunny" if zone != "DE" else "windy"
-        return lt.synthetic_grid(kind, start=begin, days=DAYS + 14, seed=1).average
-    return lt.read_signal(path).window(begin, f"+{DAYS * 24 + 14 * 24}h")
-
-
-def shapes(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hours after Monday, lengths in seconds and CPUs of so many jobs."""
-    path = folder() / "traces" / "pai-100k_seconds.csv.gz"
-    if not path.exists():
-        return (
-            rng.uniform(0, 24 * DAYS, count),
-            np.clip(rng.lognormal(np.log(5400), 1.0, count), 1800, 86400),
-            rng.choice([1, 2, 4, 8, 16], count).astype(float),
-        )
-    trace = lt.read_jobs(path)
-    good = np.flatnonzero((trace.length_s >= 0.5 * HOUR) & (trace.length_s <= 24 * HOUR))
-    pick = np.sort(rng.choice(good, count, replace=count > good.size))
-    after_h = (trace.arrival[pick] - trace.arrival.min()) % (DAYS * 86400) / HOUR
-    return after_h, trace.length_s[pick], trace.column("cpus")[pick]
-
-
-def queue(
-    count: int, load: float, begin: float, *, seed: int = 0, step_h: float = 1.0, days: int = DAYS
-) -> tuple[Workload, int]:
-    """Return jobs, and on how many nodes they make up a load.
-
-    Args:
-        step_h: What lengths and arrivals are rounded to; 0 for seconds.
-    """
-    rng = np.random.default_rng(seed)
-    after_h, length_s, cpus = shapes(count, rng)
-    after_h = after_h * days / DAYS
-    step_h = step_h or 1 / 3600
-    steps = np.maximum(np.round(length_s / HOUR / step_h), 1).astype(int)
-    widths = np.array([1, 2, 4, 8, 16])
-    width = widths[np.minimum(np.searchsorted(widths, cpus), widths.size - 1)].astype(float)
-    kind = rng.choice(3, count, p=[0.4, 0.3, 0.3])
-    slack_h = rng.choice([3, 6, 24, 48], count, p=[0.2, 0.3, 0.35, 0.15])
-    kw = rng.uniform(0.25, 0.7, count)
-    starts_up = (steps * step_h >= 3) & ((kind > 0) | (rng.random(count) < 0.3))
-    need = float((width * (steps * step_h + starts_up)).sum())
-    nodes = max(int(np.ceil(need / (24 * days * load))), 1)
-    width = np.minimum(width, max(nodes // 4, 1))
-    need = float((width * (steps * step_h + starts_up)).sum())
-    nodes = max(int(np.ceil(need / (24 * days * load))), int(width.max()))
-    profiles = []
-    for row in range(count):
-        watts = 1000 * kw[row] * width[row]
-        up = [lt.Phase(name="up", duration_s=HOUR, power_w=0.4 * watts)] * bool(starts_up[row])
-        whole_s = float(steps[row]) * step_h * HOUR
-        if kind[row] == 2:
-            every_s = float(rng.integers(1, 5)) * HOUR
-            cuts = [*np.arange(0.0, whole_s, every_s), whole_s]
-            work = [
-                lt.Phase(
-                    name=f"w{number}",
-                    duration_s=b - a,
-                    power_w=watts * float(rng.uniform(0.75, 1.25)),
-                    checkpoint=True,
-                )
-                for number, (a, b) in enumerate(pairwise(cuts))
-            ]
-        elif rng.random() < 0.5 and steps[row] > 1:
-            half_s = float(steps[row] // 2) * step_h * HOUR
-            work = [
-                lt.Phase(name="first", duration_s=half_s, power_w=1.2 * watts),
-                lt.Phase(name="second", duration_s=whole_s - half_s, power_w=0.7 * watts),
-            ]
-        else:
-            work = [lt.Phase(name="work", duration_s=whole_s, power_w=watts)]
-        profiles.append(lt.PowerProfile(startup=up, work=work))
-    arrival = begin + np.floor(after_h / step_h + 1e-6) * step_h * HOUR
-    run_s = np.array([each.run_s for each in profiles])
-    end = begin + (24 * DAYS + TAIL_H) * HOUR
-    # 0 is never, 1 anywhere, 2 checkpoints, as in `job.INTERRUPTIBLE`.
-    jobs = Workload(
-        arrival=arrival,
-        deadline=np.maximum(np.minimum(arrival + run_s + slack_h * HOUR, end), arrival + run_s),
-        profile=np.arange(count),
-        profiles=profiles,
-        interruptible=kind,
-        cpus=width,
-        nodes=width,
-        user=rng.integers(0, 40, count).astype(str),
-    )
-    return jobs, nodes
 
 
 def line(
@@ -380,6 +288,20 @@ def wait_lines(zone: str, loads: tuple[float, ...], *, seed: int = 0) -> bool:
     return good
 
 
+class _Timed(Replanning):
+    """Replanning that notes how long each plan takes."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.took_s: list[float] = []
+
+    def _plan(self, now: float) -> list[list[Any]]:
+        clock = process_time()
+        made = super()._plan(now)
+        self.took_s.append(process_time() - clock)
+        return list(made)
+
+
 def replan_lines(zone: str) -> bool:
     """Print how long planning so many waiting jobs once more takes."""
     signal, good = curve(zone), True
@@ -389,12 +311,10 @@ def replan_lines(zone: str) -> bool:
         early_s = jobs.arrival - signal.start
         jobs = replace(jobs, arrival=jobs.arrival - early_s, deadline=jobs.deadline - early_s)
         cluster = lt.Cluster(nodes=nodes, cpus_per_node=1)
-        loop = Replanning(ClusterPolicy(), jobs, signal, cluster, HOUR)
-        took = []
-        for hour in range(5):
-            clock = process_time()
-            loop.step(signal.start + hour * HOUR, signal.start + (hour + 1) * HOUR)
-            took.append(process_time() - clock)
+        loop = _Timed(ClusterPolicy(), jobs, signal, cluster, HOUR)
+        run_scheduler(jobs, cluster, loop)
+        # As long as most of them wait.
+        took = loop.took_s[:5]
         middle = float(np.median(took))
         good &= middle <= within_s
         print(
@@ -473,7 +393,8 @@ def online_line(zone: str, count: int, load: float, *, seed: int = 0, others: bo
 
 SECTIONS = (
     *("kernel", "small", "plans", "large", "fine", "continuous"),
-    *("fair", "shared", "online", "wait", "replan", "compile"),
+    *("fair", "shared", "online", "breaking", "elastic", "referee"),
+    *("wait", "events", "replan", "compile"),
 )
 
 
@@ -523,12 +444,20 @@ def main(arguments: list[str]) -> int:
                     partial(online_line, zone, 1_000, load, seed=seed, others="others" in arguments)
                     for load in loads or LOADS[1:]
                 ]
+            elif section == "breaking":
+                lines += [
+                    partial(breaking_line, zone, load, seed=seed) for load in loads or (0.5, 0.7)
+                ]
+            elif section == "elastic":
+                lines += [
+                    partial(elastic_line, zone, load, seed=seed) for load in loads or ELASTIC_LOADS
+                ]
             elif section == "wait":
                 lines.append(partial(wait_lines, zone, tuple(some), seed=seed))
             elif section == "replan":
                 lines.append(partial(replan_lines, zone))
-    if "compile" in asked:
-        lines.append(compile_lines)
+    alone = {"referee": referee_line, "events": with_a_scheduler, "compile": compile_lines}
+    lines += [each for name, each in alone.items() if name in asked]
     good = all(each() for each in lines)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"largest memory {peak_mb:,.0f} MB (wanted {MOST_MB:,} MB)")

@@ -22,8 +22,10 @@ import lowtide as lt
 from lowtide.policies.policy import make_policy
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator import Cluster, make_discipline, simulate
+from lowtide.simulator.events import QueueEvent
 from lowtide.simulator.queueing import run_queue
-from lowtide.simulator.scheduling import QueueEvent, QueueView, run_scheduler
+from lowtide.simulator.scheduling import QueueView
+from lowtide.simulator.serving import run_scheduler
 from lowtide.workload import Workload
 
 HOUR = 3600.0

@@ -54,6 +54,7 @@ _RULES = {
     "pue": (1.0, 100.0, "PUE must be from 1 to 100", "1"),
     "occupancy": (0.0, 1e9, "a second on a machine must cost from 0 to 1e9", "1/s"),
     "power": (0.0, 1e12, "power must be from 0 to 1e12 W", "W"),
+    "nodes": (0.0, 1e9, "nodes must be from 0 to 1e9", "1"),
     "objective": (-1e12, 1e12, "what is minimised must be from -1e12 to 1e12", "1/kWh"),
 }
 KINDS = tuple(_RULES)

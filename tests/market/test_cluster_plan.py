@@ -168,7 +168,7 @@ def test_a_plan_that_does_not_fit_is_refused_where_it_first_does_not():
         carry_out(jobs, clash, cluster)
     away = [Away(begin=3 * STEP_S, end=4 * STEP_S, nodes=1)]
     with pytest.raises(InvalidSchedule, match="2 nodes would be taken of 1"):
-        carry_out(jobs, both, cluster, away=away)
+        carry_out(jobs, both, replace(cluster, away=away))
     with pytest.raises(InvalidSchedule, match="above the power cap of 900 W"):
         carry_out(jobs, both, replace(cluster, power_cap_w=None), power_cap=900.0)
 
@@ -470,8 +470,8 @@ def test_who_could_not_be_in_time_alone_is_refused_and_nobody_else():
             draw_job(rng, "a", plain=True), interruptible=str(rng.choice(["never", "anywhere"]))
         )
         jobs, grid = lt.Workload.from_jobs([job]), draw_signal(rng, 60)
-        cluster = lt.Cluster(nodes=3, cpus_per_node=1)
-        instance = make_instance(jobs, cluster, grid, step_s=STEP_S, reserved=away)
+        cluster = lt.Cluster(nodes=3, cpus_per_node=1, away=away)
+        instance = make_instance(jobs, cluster, grid, step_s=STEP_S)
         left = [
             3 - sum(n for a, b, n in away if a <= (slot + 0.5) * STEP_S + instance.origin < b)
             for slot in range(instance.slots)

@@ -148,17 +148,48 @@ def test_with_forecasts_it_plans_by_what_is_foreseen():
     assert starts(forecasts=Persistence()) != starts()
 
 
-def test_nodes_that_jobs_share_are_refused():
-    job = draw_job(np.random.default_rng(1), "a", widest=1)
-    jobs = [replace(job, resources=Resources(cpus=1))]
-    for policy in (ClusterPolicy(), Booking(), Booked()):
+def test_nodes_that_jobs_share_are_planned_in_sum_and_taken_where_there_is_room():
+    rng = np.random.default_rng(11)
+    jobs = [
+        replace(
+            draw_job(rng, f"j{n}", plain=True), resources=Resources(cpus=int(rng.integers(1, 6)))
+        )
+        for n in range(24)
+    ]
+    jobs = lt.Workload.from_jobs(jobs)
+    jobs = replace(jobs, deadline=jobs.deadline + 8 * STEP_S)
+    grid, cluster = draw_signal(rng, 200), lt.Cluster(nodes=4, cpus_per_node=8)
+    ran = lt.simulate(
+        jobs, grid, policy=ClusterPolicy(effort=0.02), cluster=cluster, discipline="easy"
+    )
+    assert not ran.missed.any()
+    assert ran.summary()["saving"] > 0.05
+    # Who books runs in advance would have to book nodes.
+    for policy in (Booking(), Booked()):
         with pytest.raises(InvalidInput, match="on nodes that jobs do not share"):
-            lt.simulate(
-                jobs,
-                draw_signal(np.random.default_rng(2)),
-                policy=policy,
-                cluster=lt.Cluster(nodes=2, cpus_per_node=8),
-            )
+            lt.simulate(jobs, grid, policy=policy, cluster=cluster)
+
+
+def test_how_long_a_job_really_runs_is_not_known_before_it_is_done():
+    rng = np.random.default_rng(12)
+    jobs, grid = draw_queue(rng, 16, plain=True), draw_signal(rng, 200)
+    cluster = lt.Cluster(nodes=8, cpus_per_node=1)
+    longer = replace(jobs, requested_s=jobs.run_s + 3 * STEP_S)
+    policy = ClusterPolicy(effort=0.02)
+    ran, other = (
+        lt.simulate(each, grid, policy=policy, cluster=cluster, baseline=None)
+        for each in (longer, jobs)
+    )
+    assert ran.tally.start.tolist() != other.tally.start.tolist()
+    # Who runs for less than was requested is done when its work is.
+    assert np.bincount(ran.stretches.job, weights=ran.stretches.work_s) == pytest.approx(
+        jobs.work_s
+    )
+    alone = replace(longer.take(np.array([0])), requested_s=[60 * STEP_S])
+    alone = replace(alone, deadline=alone.arrival + 30 * STEP_S)
+    # By its request it could never be in time, so that it may not wait.
+    at_once = lt.simulate(alone, grid, policy=policy, cluster=cluster, baseline=None)
+    assert at_once.tally.start[0] <= alone.arrival[0] + STEP_S
 
 
 def test_no_more_are_without_room_than_if_all_ran_as_soon_as_they_can():

@@ -17,7 +17,7 @@ from lowtide.policies.policy import Scheduled
 from lowtide.signal import Signal
 from lowtide.simulator.disciplines import REGISTERED, Easy, Fifo, Priority
 from lowtide.simulator.queueing import run_queue
-from lowtide.simulator.scheduling import run_scheduler
+from lowtide.simulator.serving import run_scheduler
 from lowtide.workload import Workload
 from support.clusters import queues
 from support.queues import STEP_S, draw_job, draw_signal

@@ -14,7 +14,7 @@ from lowtide.job import Resources
 from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.disciplines import Easy, Fifo
 from lowtide.simulator.queueing import Placed
-from lowtide.simulator.scheduling import run_scheduler
+from lowtide.simulator.serving import run_scheduler
 from lowtide.workload import Workload
 from support.nightly import drawn
 from support.queues import STEP_S, draw_job, draw_signal

@@ -53,6 +53,12 @@ def plan_cluster(
             "Each runs at one of these widths."
         ),
     ] = None,
+    by_hour: Annotated[
+        bool,
+        typer.Option(
+            "--by-hour", help="With --elastic: jobs may change their width from hour to hour."
+        ),
+    ] = False,
     fair: Annotated[
         str | None, typer.Option(help="users: no user's jobs emit more than under EASY.")
     ] = None,
@@ -90,7 +96,7 @@ def plan_cluster(
     one more would save. The plan is carried out by the simulator, and told against EASY.
     """
     from lowtide.cli.inputs import Zone
-    from lowtide.cli.plan_sites import plan_at_sites
+    from lowtide.cli.plan_sites import plan_at_sites, plan_by_hour
     from lowtide.errors import InvalidInput
     from lowtide.market import plan_cluster as plan_queue
     from lowtide.simulator.simulation import reaching
@@ -106,6 +112,11 @@ def plan_cluster(
     run = experiment.only_run(file)
     check_runs([run], experiment)
     rules = run.parameters["run"]
+    if by_hour and (elastic is None or run.parameters["sites"]):
+        raise InvalidInput(
+            "--by-hour says that jobs change their width, which --elastic says how: give that, and "
+            "one site"
+        )
     if run.parameters["sites"] or elastic is not None:
         options = {"gap": gap, "wait": _wait(wait), "step": step, "effort": effort}
         options |= {"seconds": seconds, "seed": int(rules.get("seed", 0))}
@@ -114,11 +125,14 @@ def plan_cluster(
             ("--explain", explain),
             ("--image", image),
             ("run.decide or run.weights", deciding(rules)),
-            ("cluster.reserved or cluster.power_cap", planned_with(run.parameters) or None),
+            ("cluster.power_cap", planned_with(run.parameters) or None),
         ):
             if value is not None:
                 raise InvalidInput(f"{name} is for one site and one width: leave it out")
-        plan_at_sites(run, options, elastic, jobs_table, form)
+        if by_hour:
+            plan_by_hour(run, options, str(elastic), jobs_table, form)
+        else:
+            plan_at_sites(run, options, elastic, jobs_table, form)
         return
     jobs, signal, cluster = inputs_of(run.parameters)
     if cluster is None:

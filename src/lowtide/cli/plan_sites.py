@@ -1,4 +1,4 @@
-"""`lowtide plan-cluster` at several sites, or at several widths: where each job runs, and when."""
+"""`lowtide plan-cluster` at several sites, or widths: where each job runs, when and how wide."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide.cli.output import Column, Form, print_rows, progress, say
 
 if TYPE_CHECKING:
-    from lowtide.market import SitesPlan
+    from lowtide.market import ElasticPlan, SitesPlan
     from lowtide.studies.experiment import StudyRun
 
 _STAGES = ("laying out", "prices", "placing", "searching", "late jobs", "carrying out")
@@ -60,14 +60,96 @@ def plan_at_sites(
         document=lambda: {"parameters": dict(run.shown), **plan.summary(), "runs": _rows(plan)},
         show=lambda: _show(plan),
     )
-    if jobs_table is not None:
+    _write(jobs_table, _rows(plan), form)
+
+
+def _write(path: Path | None, rows: list[dict[str, Any]], form: Form) -> None:
+    """Write a table of jobs, where one was asked for."""
+    if path is not None:
         import polars as pl
 
-        table = pl.DataFrame(_rows(plan))
-        write = table.write_csv if jobs_table.suffix == ".csv" else table.write_parquet
-        write(jobs_table)
+        table = pl.DataFrame(rows)
+        write = table.write_csv if path.suffix == ".csv" else table.write_parquet
+        write(path)
         if form.for_people:
-            say(f"written: {jobs_table}")
+            say(f"written: {path}")
+
+
+def plan_by_hour(
+    run: StudyRun, options: Mapping[str, Any], elastic: str, jobs_table: Path | None, form: Form
+) -> None:
+    """Plan the queue of a run, whose jobs change their width by the hour, and tell it.
+
+    Args:
+        options: What the planner is told besides.
+        elastic: How fast jobs are by how wide they are, as it was said.
+    """
+    from lowtide.errors import InvalidInput
+    from lowtide.market import plan_elastic
+    from lowtide.simulator.simulation import reaching
+    from lowtide.studies.run import inputs_of
+    from lowtide.units import format_duration
+
+    jobs, signal, cluster = inputs_of(run.parameters)
+    if cluster is None:
+        raise InvalidInput("widths are of nodes: add [cluster] with nodes and cpus_per_node")
+    repeat = bool(run.parameters["run"].get("repeat_signal"))
+    known = reaching(signal, float(jobs.deadline.max()), repeat=repeat)
+    stages = (*_STAGES, "nodes", "proving")
+    with progress("planning", len(stages)) as bar:
+
+        def doing(what: str, share: float) -> None:
+            place = stages.index(what) if what in stages else len(stages) - 1
+            bar.reach(place + share, len(stages), what)
+
+        plan = plan_elastic(
+            jobs, cluster, known, elastic=_widths(elastic) or {}, doing=doing, **options
+        )
+
+    def show() -> None:
+        say(f"{plan}.")
+        for row in plan.late[:10].tolist():
+            say(f"Job {plan.jobs.id[row]} is late.")
+        print()
+        columns = (
+            Column("", "times its nodes", "{:g}".format, itemgetter(0)),
+            Column("", "for so long", lambda hours: format_duration(3600 * hours), itemgetter(1)),
+        )
+        print_rows(columns, plan.hours_at().items())
+
+    rows = _rows_by_hour(plan)
+    form.print(
+        rows,
+        columns=_COLUMNS_BY_HOUR,
+        document=lambda: {"parameters": dict(run.shown), **plan.summary(), "runs": rows},
+        show=show,
+    )
+    _write(jobs_table, rows, form)
+
+
+_COLUMNS_BY_HOUR = tuple(Column(name) for name in ("id", "user", "nodes", "start", "end"))
+
+
+def _rows_by_hour(plan: ElasticPlan) -> list[dict[str, Any]]:
+    """Return from when to when each job has how many nodes."""
+    from lowtide.units import format_iso
+
+    jobs = plan.jobs
+    rows: list[dict[str, Any]] = []
+    for row in range(len(plan)):
+        steps = plan.nodes_of_row(row)
+        for begin, end, nodes in zip(steps.times, steps.times[1:], steps.values, strict=False):
+            if nodes > 0:
+                rows.append(
+                    {
+                        "id": str(jobs.id[row]),
+                        "user": None if jobs.user[row] is None else str(jobs.user[row]),
+                        "nodes": round(float(nodes)),
+                        "start": format_iso(float(begin)),
+                        "end": format_iso(float(end)),
+                    }
+                )
+    return rows
 
 
 def _widths(said: str | None) -> dict[float, float] | None:

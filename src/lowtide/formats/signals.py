@@ -29,6 +29,7 @@ _FLOORS = {
     "price": (-np.inf, "a price must be finite"),
     "pue": (1.0, "PUE must be at least 1"),
     "power": (0.0, "a power cap must be 0 W or more"),
+    "nodes": (0.0, "there cannot be fewer than 0 nodes"),
 }
 # Beyond these a value is a slip.
 _MOST = 1e9

@@ -114,6 +114,8 @@ def render(signal: Signal) -> str:
         heading = "pue"
     elif signal.kind == "power":
         heading = "power_w"
+    elif signal.kind == "nodes":
+        heading = "nodes"
     else:
         heading = "carbon_intensity_g_per_kwh"
     lines.append(f"datetime,{heading}" if signal.marks is None else f"datetime,{heading},mark")
@@ -149,6 +151,8 @@ def _family(heading: str) -> str | None:
         return "pue"
     if re.fullmatch(r"power([ _]cap)?[ _]w", plain):
         return "power"
+    if plain == "nodes":
+        return "nodes"
     if "price" in plain:
         return "price"
     if re.search(r"intensity|co2|moer", plain):
@@ -157,7 +161,7 @@ def _family(heading: str) -> str | None:
 
 
 def _stated_kind(heading: str, family: str | None) -> str | None:
-    if family in ("pue", "price", "power"):
+    if family in ("pue", "price", "power", "nodes"):
         return family
     plain = _plain(heading)
     if re.search(r"marginal|moer", plain):
@@ -180,8 +184,8 @@ def _value_heading(sheet: Sheet, wish: Wish) -> str:
         heading
         for heading in sheet.headings
         if (family is not None and _family(heading) == family)
-        # A cap is read where one is asked for: power stands beside carbon in many a table.
-        or (family is None and _family(heading) not in (None, "power"))
+        # A cap or a capacity is read where one is asked for: they stand beside carbon in many.
+        or (family is None and _family(heading) not in (None, "power", "nodes"))
     ]
     if len(found) > 1 and wish.kind is not None:
         # Of a pair, one for each kind, the one that says it is of this kind is meant, or else
@@ -208,8 +212,8 @@ def _value_heading(sheet: Sheet, wish: Wish) -> str:
 
 
 def _unit(sheet: Sheet, heading: str, meaning: str | None, wish: Wish) -> str:
-    if meaning in ("pue", "power"):
-        return "1" if meaning == "pue" else "W"
+    if meaning in ("pue", "power", "nodes"):
+        return "W" if meaning == "power" else "1"
     place = sheet.place(heading)
     stated = _unit_in(heading, meaning)
     if stated is not None:

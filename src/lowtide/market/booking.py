@@ -34,8 +34,8 @@ def require_whole_nodes(instance: Instance) -> None:
     """Refuse jobs that share nodes: room in sum is no room on any one of them."""
     if not instance.whole_nodes:
         raise InvalidInput(
-            "step by step a queue is planned on nodes that jobs do not share: give each job more "
-            "than half of what a node has, or plan all at once with plan_cluster"
+            "room is booked on nodes that jobs do not share: give each job more than half of what "
+            "a node has, take cluster_plan, or plan all at once with plan_cluster"
         )
 
 
@@ -118,6 +118,8 @@ class Booked:
         if cluster.power_cap_w is not None:
             raise InvalidInput("booked minds nodes and no power cap: leave power_cap_w out")
         policy, free = make_policy(self.start)[1], _Profile(cluster.nodes)
+        for each in cluster.gone():
+            free.book(*each)
         starts, links = np.empty(len(jobs)), links_of(jobs)
         soonest, due = windows(jobs, links)
         for row in in_order(np.arange(len(jobs)), links).tolist():

@@ -86,6 +86,7 @@ class _Backwards:
     def __init__(self, instance: Instance, prices: Prices, row: int, peak_w: float) -> None:
         self.job: Job = instance.jobs.job(row)
         self.step_s, self.base = instance.step_s, float(instance.base[row])
+        self.cut_s = instance.cut * instance.step_s
         profile = self.job.profile
         slack_s = float(instance.window[1][row]) - self.base - profile.run_s
         count = max(math.floor((slack_s + TIME_TOLERANCE_S) / self.step_s + 1e-9), -1) + 1
@@ -167,7 +168,7 @@ class _Backwards:
         job, profile = self.job, self.job.profile
         work_s, again, restart_s = profile.work_s, profile.starting(1), profile.restart_s
         if job.interruptible == "anywhere":
-            stops = self.step_s * np.arange(1, math.ceil(work_s / self.step_s - 1e-7))
+            stops = self.cut_s * np.arange(1, math.ceil(work_s / self.cut_s - 1e-7))
         elif job.interruptible == "checkpoints":
             stops = np.array([s for s in profile.checkpoints_s if s < work_s - TIME_TOLERANCE_S])
         else:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +19,8 @@ from lowtide.policies.gridded import common_steps
 from lowtide.precedence import Links, links_of, windows
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
-from lowtide.units import (
-    TimeLike,
-    format_count,
-    format_duration,
-    format_hours,
-    format_time,
-    parse_time,
-)
+from lowtide.simulator.outages import Away
+from lowtide.units import format_count, format_duration, format_hours, format_time
 from lowtide.workload import IntArray, Workload
 
 _HOUR_S = 3600.0
@@ -42,21 +36,9 @@ _MOST_JOB_CELLS = 5e7
 _MOST_UNITS = 100_000
 # A slot is a whole part of the signal's step: into so many.
 _PARTS = (1, 2, 3, 4, 6, 12, 20, 30, 60)
+# A job that may be stopped anywhere may be so this often in a step of the signal at least.
+_CUTS = 4
 _ANYWHERE = INTERRUPTIBLE.index("anywhere")
-
-
-class Reserved(NamedTuple):
-    """Nodes that are not there for a time: maintenance, or kept for others.
-
-    Attributes:
-        begin: From when.
-        end: Until when.
-        nodes: How many.
-    """
-
-    begin: float
-    end: float
-    nodes: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,6 +52,7 @@ class Instance:
         origin: The instant at which slot 0 begins.
         step_s: How long a slot is.
         slots: How many there are.
+        cut: After every how many slots of work a job may be stopped that may be stopped anywhere.
         lossless: Whether everything that matters lies on slots, so that nothing is lost by
             deciding on them.
         resources: What rows of capacity are called, with their units.
@@ -83,14 +66,14 @@ class Instance:
         base: When each job would start at delay 0.
         progress_s: Work done at the beginning of each part.
         wait: What a second of delay of each job counts.
-        terms: What else it was made with: `reserved`, `power_cap`, `keeps`, `weight`.
-        away: When nodes are not there.
+        terms: What else it was made with: `power_cap`, `keeps`, `weight`.
         links: Who waits for whom.
         window: From when each can run and by when it must be done, because of that too.
         beside: What each way counts beside what its site says of it.
         sites: Where there are several kinds of machines, or several places: each by itself. Arrays
             over slots then have a row for each.
         site_rows: Which rows of ways, and of resources, each of them has.
+        splits: Whether somebody may take any part of what there is, so that all of it is of use.
         again: Makes the same queue with other deadlines, given with how far to look; None where
             what is here says it all.
     """
@@ -101,6 +84,7 @@ class Instance:
     origin: float
     step_s: float
     slots: int
+    cut: int
     lossless: bool
     resources: tuple[str, ...]
     whole_nodes: bool
@@ -113,12 +97,12 @@ class Instance:
     progress_s: FloatArray
     wait: FloatArray
     terms: dict[str, Any]
-    away: tuple[Reserved, ...]
     links: Links
     window: tuple[FloatArray, FloatArray]
     beside: FloatArray
     sites: tuple[Instance, ...] = ()
     site_rows: tuple[tuple[IntArray, slice], ...] = ()
+    splits: bool = False
     again: Callable[[FloatArray, float], Instance] | None = None
 
     def __len__(self) -> int:
@@ -133,6 +117,11 @@ class Instance:
         """Return sums over the ways of each job."""
         sums: FloatArray = np.add.reduceat(of_ways, self.queue.ways[:-1])
         return sums
+
+    @property
+    def away(self) -> tuple[Away, ...]:
+        """When nodes are not there; no two spans overlap."""
+        return self.cluster.gone()
 
     @property
     def capped(self) -> bool:
@@ -179,6 +168,8 @@ class Instance:
         that may run in a slot adds up to is of no use to any plan.
         """
         usable, rows = self.capacity.copy(), self.queue.jobs
+        if self.splits:
+            return usable
         last = rows["first"] + np.ceil(self.queue.parts["at"][rows["end"]]).astype(np.int64)
         last = np.minimum(last + np.maximum(rows["delays"], 1) - 1, self.slots)
         for m, need in enumerate(self.queue.need.T):
@@ -308,7 +299,6 @@ def make_instance(
     *,
     step_s: float | None = None,
     wait: FloatArray | float = 0.0,
-    reserved: Sequence[tuple[TimeLike, TimeLike, int]] = (),
     power_cap: Signal | float | None = None,
     keeps: Sequence[str] = (),
     until: float | None = None,
@@ -324,7 +314,6 @@ def make_instance(
         signal: What a kWh counts.
         step_s: How long a slot is, None for one that loses nothing or the finest that is quick.
         wait: What a second of delay counts: of every job, or of each.
-        reserved: When nodes are not there, and how many.
         power_cap: What nodes and jobs may draw together; None for what the cluster says.
         keeps: Which resources a stopped job goes on holding.
         until: How far to look beyond the last deadline.
@@ -337,7 +326,7 @@ def make_instance(
     begin = float(jobs.arrival.min()) if begin is None else begin
     end = max(float(jobs.deadline.max()) if window is None else begin, until or -math.inf)
     signal.require(begin, end if window is not None else float(jobs.deadline.max()))
-    closed = _checked(reserved, cluster)
+    closed = cluster.gone()
     step_s, lossless = _step(jobs, signal, step_s, closed)
     first = math.floor((begin - signal.start) / step_s + 1e-9)
     origin = signal.start + first * step_s
@@ -353,8 +342,22 @@ def make_instance(
     links = links_of(jobs)
     window = windows(jobs, links) if window is None else window
     dearest = float(np.abs(mean).max()) / step_s
+    # On short slots, which are there for starts and ends, jobs are stopped at every few of them.
+    cut = 1 if lossless else max(round(signal.step_s / step_s / _CUTS), 1)
     queue, base, progress_s = lay_out(
-        jobs, origin, step_s, need, held, extra_kw, rate, weight, dearest, standing, links, window
+        jobs,
+        origin,
+        step_s,
+        need,
+        held,
+        extra_kw,
+        rate,
+        weight,
+        dearest,
+        standing,
+        links,
+        window,
+        cut,
     )
     cells = cells_of(queue)
     if cells.max() > _MOST_JOB_CELLS or cells.sum() > _MOST_CELLS:
@@ -366,6 +369,7 @@ def make_instance(
         origin=origin,
         step_s=step_s,
         slots=slots,
+        cut=cut,
         lossless=lossless,
         resources=names,
         whole_nodes=whole,
@@ -377,8 +381,7 @@ def make_instance(
         base=base,
         progress_s=progress_s,
         wait=rate,
-        terms={"reserved": reserved, "power_cap": power_cap, "keeps": keeps, "weight": weight},
-        away=tuple(closed),
+        terms={"power_cap": power_cap, "keeps": keeps, "weight": weight},
         links=links,
         window=window,
         beside=np.zeros(len(jobs)),
@@ -408,29 +411,8 @@ def _refuse_labour(jobs: Workload, signal: Signal, step_s: float, cells: FloatAr
     )
 
 
-def _checked(
-    reserved: Sequence[tuple[TimeLike, TimeLike, int]], cluster: Cluster
-) -> list[Reserved]:
-    try:
-        made = [Reserved(parse_time(a), parse_time(b), int(n)) for a, b, n in reserved]
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(
-            "nodes that are not there are said as (begin, end, how many), such as "
-            f"('2024-07-02T06:00Z', '2024-07-02T18:00Z', 100), not {reserved!r}"
-        ) from None
-    for each in made:
-        if not each.end > each.begin or not 0 < each.nodes <= cluster.nodes:
-            raise InvalidInput(
-                f"from 1 to {cluster.nodes} nodes may be away from one moment to a later one, not "
-                f"{each.nodes} from {format_time(each.begin)} to {format_time(each.end)}"
-            )
-    return made
-
-
 def _step(
-    jobs: Workload, signal: Signal, asked: float | None, closed: Sequence[Reserved]
+    jobs: Workload, signal: Signal, asked: float | None, closed: Sequence[Away]
 ) -> tuple[float, bool]:
     """Return how long a slot is, and whether nothing is lost by it."""
     common_s = _common_step(jobs, signal, closed)
@@ -458,7 +440,7 @@ def _step(
     return ([each for each in steps if cells(each) <= _FINE_CELLS] or steps[:1])[-1], False
 
 
-def _common_step(jobs: Workload, signal: Signal, closed: Sequence[Reserved]) -> float | None:
+def _common_step(jobs: Workload, signal: Signal, closed: Sequence[Away]) -> float | None:
     """Return the longest step that divides all that matters, None if there is none."""
     phases = [
         phase.duration_s
@@ -518,7 +500,7 @@ def _resources(
 
 
 def _capacity(
-    cluster: Cluster, closed: Sequence[Reserved], edges: FloatArray, amounts: FloatArray
+    cluster: Cluster, closed: Sequence[Away], edges: FloatArray, amounts: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return what there is of each resource in each slot: on average, and at every instant."""
     away, most = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
@@ -526,7 +508,7 @@ def _capacity(
     for each in closed:
         overlap_s = np.minimum(edges[1:], each.end) - np.maximum(edges[:-1], each.begin)
         away += each.nodes * np.clip(overlap_s / length_s, 0.0, 1.0)
-        most += each.nodes * (overlap_s > TIME_TOLERANCE_S)
+        most = np.maximum(most, each.nodes * (overlap_s > TIME_TOLERANCE_S))
     there = np.stack((cluster.nodes - away, cluster.nodes - most)).clip(min=0.0)
     mean, least = amounts[:, None] * there[0], amounts[:, None] * there[1]
     return mean, least

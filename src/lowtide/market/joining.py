@@ -23,6 +23,7 @@ from lowtide.precedence import Links, links_of, require_time, windows
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
+from lowtide.simulator.outages import require_away
 from lowtide.units import (
     TimeLike,
     format_count,
@@ -65,6 +66,15 @@ class Site:
                 raise InvalidInput(f"{name} of a site is more than 0, not {getattr(self, name)!r}")
         for name in ("transfer_s", "transfer"):
             require_number(getattr(self, name), name, least=0.0)
+        if self.reserved:
+            # What nodes are away is the cluster's to say, and is said once.
+            away = (*self.cluster.away, *require_away(self.reserved, self.cluster.nodes))
+            object.__setattr__(self, "cluster", replace(self.cluster, away=away))
+            object.__setattr__(self, "reserved", ())
+        if self.cluster.failures is not None:
+            raise InvalidInput(
+                "a plan at sites knows of no nodes that break down: leave failures out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,7 +173,6 @@ def join(
                 site.signal,
                 step_s=step_s,
                 wait=rate[of],
-                reserved=site.reserved,
                 power_cap=site.power_cap,
                 keeps=site.cluster.keeps,
                 until=until,

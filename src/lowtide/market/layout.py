@@ -63,12 +63,14 @@ def lay_out(
     standing: Standing | None,
     links: Links,
     window: tuple[FloatArray, FloatArray],
+    cut: int,
 ) -> tuple[Queue, FloatArray, FloatArray]:
     """Return jobs as the kernels take them, when each would start, and progress of the parts.
 
     Args:
         links: Who waits for whom.
         window: From when each can run and by when it must be done, because of that too.
+        cut: After every how many slots of work a job may be stopped that may be stopped anywhere.
     """
     count = len(jobs)
     never = (jobs.interruptible == _NEVER) | (jobs.max_starts == 1)
@@ -83,7 +85,8 @@ def lay_out(
         strict=True,
     ):
         if key not in courses:
-            courses[key] = _course(jobs.profiles[key[0]] if key[0] >= 0 else None, *key[1:], step_s)
+            profile = jobs.profiles[key[0]] if key[0] >= 0 else None
+            courses[key] = _course(profile, *key[1:], step_s, cut)
         of_job.append(courses[key])
     legs, bounds = _legs(jobs.profiles, step_s)
     sizes = np.array([course.at.size for course in of_job])
@@ -256,7 +259,12 @@ def _lengths(legs: Any, first: IntArray, last: IntArray) -> FloatArray:
 
 
 def _course(
-    profile: PowerProfile | None, kind: int, min_run_s: float, work_s: float, step_s: float
+    profile: PowerProfile | None,
+    kind: int,
+    min_run_s: float,
+    work_s: float,
+    step_s: float,
+    cut: int,
 ) -> _Course:
     """Return the parts of a job's work.
 
@@ -271,13 +279,13 @@ def _course(
         saved = np.array([phase.checkpoint for phase in profile.work])
     at = edges_s / step_s
     if kind == _ANYWHERE:
-        cuts = np.arange(math.ceil(at[-1] - 1e-7) + 1.0)
+        cuts = cut * np.arange(math.ceil(at[-1] / cut - 1e-7) + 1.0)
         if np.any(np.abs(at - np.round(at)) > 1e-7):
             cuts = np.union1d(cuts[:-1], at)
             cuts = cuts[np.append(True, np.diff(cuts) > 1e-7)]
         cuts[-1] = at[-1]
         place = np.clip(np.searchsorted(at, cuts[:-1] + 1e-7, side="right") - 1, 0, None)
-        stop = np.abs(cuts - np.round(cuts)) < 1e-7
+        stop = np.abs(cuts / cut - np.round(cuts / cut)) < 1e-7
         kw, at = watts[place], cuts
     else:
         kw = watts

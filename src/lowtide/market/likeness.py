@@ -131,7 +131,7 @@ def _on_longer_slots(instance: Instance, some: IntArray) -> Instance:
     """Return an instance of some of the jobs on slots as long as the signal's steps."""
     begin, due = instance.window
     weight = instance.terms["weight"]
-    terms = {name: instance.terms[name] for name in ("reserved", "power_cap", "keeps")}
+    terms = {name: instance.terms[name] for name in ("power_cap", "keeps")}
     return make_instance(
         instance.jobs.take(some).unlinked(),
         instance.cluster,

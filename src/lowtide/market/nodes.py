@@ -82,8 +82,10 @@ class _Layout:
         self.wide = instance.jobs.nodes.astype(np.int64)
         wide = self.wide[:, None]
         self.queue = queue._replace(need=queue.need / wide, keep=queue.keep / wide)
-        count = instance.cluster.nodes
-        each = instance.capacity.max(axis=1) / count
+        count, cluster = instance.cluster.nodes, instance.cluster
+        on_one = {"cpus": cluster.cpus_per_node, "gpus": cluster.gpus_per_node, "nodes": 1.0}
+        on_one["memory"] = cluster.memory_bytes_per_node / 2**30
+        each = np.array([on_one[name] for name in instance.resources])
         # Those that are away are the last.
         there = np.round(instance.room[0] / each[0]).astype(np.int64)
         self.free = (

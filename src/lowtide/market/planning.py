@@ -24,9 +24,10 @@ from lowtide.market.planner import Clock, QueueSolution, require_options, solve
 from lowtide.market.proofs import Proof, as_late, prove, waits, without_waiting
 from lowtide.precedence import links_of, require_time
 from lowtide.signal import FloatArray, Signal
-from lowtide.simulator.carrying import Away, replay
+from lowtide.simulator.carrying import replay
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import Easy, OwnDiscipline
+from lowtide.simulator.outages import require_away
 from lowtide.simulator.results import Simulation
 from lowtide.simulator.simulation import as_workload, on_machines, simulate
 from lowtide.units import JOULES_PER_KWH, DurationLike, TimeLike, parse_duration
@@ -81,7 +82,8 @@ def plan_cluster(
             keeps nearly all of the saving, and delays no job for next to nothing.
         step: How long a slot is, on which jobs start and stop; by default one that loses nothing,
             or the finest that is quick.
-        reserved: When nodes are not there, and how many: `(begin, end, nodes)`.
+        reserved: When nodes are not there, and how many: `(begin, end, nodes)`, beside those that
+            the cluster says are `away`, or are not there by its `capacity`.
         power_cap: What nodes and jobs may draw together, in watts, or as a signal of kind `power`;
             by default what the cluster says.
         keeps: What a stopped job goes on holding: `cpus`, `gpus`, `memory`; by default what the
@@ -126,6 +128,14 @@ def plan_cluster(
         raise InvalidInput(f"fair is 'users', without weights, or left out, not {fair!r}")
     if keeps is not None:
         cluster = replace(cluster, keeps=tuple(keeps))
+    if reserved:
+        more = require_away(reserved, cluster.nodes)
+        cluster = replace(cluster, away=(*cluster.away, *more))
+    if cluster.failures is not None:
+        raise InvalidInput(
+            "nobody knows in advance which node breaks down, and a plan that is made once cannot "
+            "answer it: simulate the policy cluster_plan, or leave failures out"
+        )
     target = deciding_signal(signal) if weights is None else mixed_signal(signal, weights)
     if power_cap is None and cluster.power_cap_w is not None:
         require_cap(cluster, cluster.power_cap_w)
@@ -139,7 +149,6 @@ def plan_cluster(
         target,
         step_s=None if step is None else parse_duration(step),
         wait=rate,
-        reserved=reserved,
         power_cap=power_cap,
         keeps=cluster.keeps,
     )
@@ -184,14 +193,12 @@ def _told(
     if not instance.whole_nodes:
         board, placed = place_on_nodes(solution, doing=doing, is_over=is_over, effort=effort)
     stretches = board.instance.stretches(board.delay, board.placed)
-    away = [Away(begin=each.begin, end=each.end, nodes=each.nodes) for each in instance.away]
     simulation = replay(
         jobs,
         stretches,
         signal,
         instance.cluster,
         placed=placed,
-        away=away,
         power_cap=instance.terms["power_cap"],
         until=None if easy is None else float(easy.tally.end.max()),
         baseline=easy,

@@ -9,7 +9,7 @@ as Polyak chose them, towards a little more than the best bound so far.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -199,11 +199,25 @@ def run(
     )
 
 
+class Others(Protocol):
+    """Jobs that are planned in another way than the kernel's, at the same prices."""
+
+    @property
+    def rows_beside(self) -> IntArray:
+        """Which rows of the instance the kernel plans."""
+        ...
+
+    def least(self, prices: Prices, notes: FloatArray) -> float:
+        """Return the least that they count at prices, and note what they draw and hold then."""
+        ...
+
+
 class Auction:
     """Prices of an instance, and how they are found.
 
     Steps aim at a share `aim` above the best bound, or above a `unit` where it is less than that.
-    Who is `patient` tries about three times as many prices, and comes nearer to the best.
+    Who is `patient` tries about three times as many prices, and comes nearer to the best. `others`
+    are planned beside what the kernel plans.
 
     Attributes:
         instance: What is planned.
@@ -222,8 +236,10 @@ class Auction:
         aim: float = _AIM,
         unit: float = 0.0,
         patient: bool = False,
+        others: Others | None = None,
     ) -> None:
         self.instance = instance
+        self._others = others
         self._aim, self._unit = aim, unit
         self._patience, self._shortest = (30, 1e-4) if patient else (_PATIENCE, _SHORTEST)
         self.bound = -np.inf
@@ -233,7 +249,7 @@ class Auction:
         self.reduced = np.zeros(len(instance))
         self._room = instance.full_room()
         self._plan = (instance.new_delay(), np.zeros(self.cost.size, dtype=np.bool_), self.cost)
-        self._order = np.arange(len(instance))
+        self._order = np.arange(len(instance)) if others is None else others.rows_beside
         self._notes = instance.new_notes()
         self._sites = self._notes.shape[0] - len(instance.resources)
         # Resources come in units of all sizes: what is scarce is told as a share of all.
@@ -285,6 +301,8 @@ class Auction:
         )
         self.passes += 1
         bound = float(self.reduced.sum()) - prices.worth(self.instance)
+        if self._others is not None:
+            bound += self._others.least(prices, self._notes)
         if bound > self.bound:
             self.bound, self.prices = bound, prices
         return bound

@@ -1,26 +1,25 @@
 """The queue planned again at every step, by somebody who knows no job before it arrives.
 
 Each time the jobs that are there are planned together, from the last prices; what is decided is
-the time up to the next step. A job that runs goes on, or is stopped where its rules allow. Jobs
-that can no longer be in time are given as little more time as lets them be placed, and hurry. Jobs
-of another time, such as yesterday's, stand for those that will yet come: room is left for them, at
-several times what they would emit in the dirtiest hour, and they never run.
+the time up to the next step, or to the moment at which a node breaks down. A job that runs goes on,
+or is stopped where its rules allow. Jobs that can no longer be in time are given as little more
+time as lets them be placed, and hurry. Jobs of another time, such as yesterday's, stand for those
+that will yet come: room is left for them, at several times what they would emit in the dirtiest
+hour, and they never run.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.forecast import ForecastModel
 from lowtide.job import TIME_TOLERANCE_S, Job
-from lowtide.market.booking import require_whole_nodes
 from lowtide.market.instance import Instance, make_instance
 from lowtide.market.layout import Standing
 from lowtide.market.placing import Board, improve, rebuilt, urgency
@@ -29,8 +28,13 @@ from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision
 from lowtide.precedence import in_order, links_of
 from lowtide.profile import Phase, PowerProfile
-from lowtide.signal import Signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
+from lowtide.simulator.events import QueueEvent
+from lowtide.simulator.outages import Away
+from lowtide.simulator.queueing import Queued
+from lowtide.simulator.scheduling import QueueView
+from lowtide.simulator.serving import run_scheduler
 from lowtide.simulator.simulation import reaching
 from lowtide.units import JOULES_PER_KWH, DurationLike, parse_duration
 from lowtide.workload import IntArray, Workload
@@ -80,11 +84,7 @@ class _Live:
     starts: int = 0
     held_until: float = -math.inf
     done_at: float = math.inf
-    runs: list[list[float]] = field(default_factory=list)
-
-    @property
-    def is_over(self) -> bool:
-        return self.done_s >= self.job.profile.work_s - TIME_TOLERANCE_S
+    is_new: bool = True
 
     def rest(self) -> PowerProfile:
         """Return what is left of it; a startup that is under way is part of that."""
@@ -96,31 +96,6 @@ class _Live:
             work += _from(profile.starting(before), done_s)
         work += _from(profile.work, self.done_s)
         return replace(profile, work=tuple(work))
-
-    def go_on(self, runs: list[_Run], until: float, now: float) -> None:
-        """Carry out what was planned from now to another instant."""
-        if self.running and not (runs and runs[0].goes_on):
-            self._stop(now)
-        for run in runs:
-            if run.begin >= until - TIME_TOLERANCE_S:
-                break
-            if not run.goes_on:
-                self.starting_s, self.ran_s = self.job.profile.starting_s(self.starts), 0.0
-                self.running, self.starts = True, self.starts + 1
-                self.runs.append([run.begin, 0.0])
-            lead_s = min(self.starting_s, until - run.begin)
-            did_s = min(run.work_s, until - run.begin - lead_s)
-            self.starting_s -= lead_s
-            self.done_s, self.ran_s = self.done_s + did_s, self.ran_s + did_s
-            self.runs[-1][1] += did_s
-            end = run.begin + lead_s + did_s
-            if self.is_over:
-                self.running, self.done_at = False, end
-            elif end < until - TIME_TOLERANCE_S:
-                self._stop(end)
-
-    def _stop(self, when: float) -> None:
-        self.running, self.held_until = False, when + self.job.profile.stop_s
 
 
 def _from(phases: tuple[Phase, ...], done_s: float) -> list[Phase]:
@@ -138,6 +113,8 @@ def _from(phases: tuple[Phase, ...], done_s: float) -> list[Phase]:
 class ClusterPolicy:
     """Plan the queue together, again and again, knowing no job before it arrives.
 
+    How long a job runs it goes by what its user requested.
+
     Attributes:
         step_s: How often to plan; by default at every step of the signal.
         wait: What an hour of delay counts, as a share of what an hour of a job does.
@@ -148,9 +125,12 @@ class ClusterPolicy:
         forecasts: What is foreseen of the signal at each step; None for all of it.
         effort: How long to search each time, 1 for as long as usual.
         seed: What is drawn by chance.
+        risk: Where nodes break down: a job that is hit with a greater chance than this keeps, if it
+            can, as much time before its deadline as doing again what it would lose takes.
     """
 
     stops_jobs: ClassVar[bool] = True
+    minds_failures: ClassVar[bool] = True
     step_s: DurationLike | None = None
     wait: float = 0.005
     stand_ins: str = "history"
@@ -159,6 +139,7 @@ class ClusterPolicy:
     forecasts: ForecastModel | None = None
     effort: float = 1.0
     seed: int = 0
+    risk: float = 0.01
 
     def __post_init__(self) -> None:
         if self.stand_ins not in ("history", "none"):
@@ -168,8 +149,8 @@ class ClusterPolicy:
         """Decide for a job that has the machines to itself: to the optimum."""
         return Exact().decide(job, signal)
 
-    def decide_queue(self, jobs: Workload, signal: Signal, cluster: Cluster) -> Stretches:
-        """Decide for all jobs of a queue, each from its arrival on.
+    def decide_queue(self, jobs: Workload, signal: Signal, cluster: Cluster) -> Queued:
+        """Decide for all jobs of a queue, each from its arrival on, and lay them on the machines.
 
         Args:
             jobs: The jobs, each known from its arrival on.
@@ -177,12 +158,11 @@ class ClusterPolicy:
             cluster: The machines.
         """
         step_s = signal.step_s if self.step_s is None else parse_duration(self.step_s)
-        loop = Replanning(self, jobs, signal, cluster, step_s)
-        return loop.run()
+        return run_scheduler(jobs, cluster, Replanning(self, jobs, signal, cluster, step_s))
 
 
 class Replanning:
-    """A queue over time."""
+    """A queue over time, planned again at every step: a scheduler that carries its plans out."""
 
     def __init__(
         self, policy: ClusterPolicy, jobs: Workload, signal: Signal, cluster: Cluster, step_s: float
@@ -192,51 +172,98 @@ class Replanning:
         self.links = links_of(jobs)
         self.known: dict[int, _Live] = {}
         self.live: list[_Live] = []
-        self.over: list[_Live] = []
+        self.broken: tuple[Away, ...] = ()
+        self._until = self._seen = -math.inf
+        self._due: list[tuple[float, int, bool]] = []
         self.prices: tuple[float, Prices] | None = None
         mean = float(np.abs(signal.values).mean())
         self.wait = policy.wait * mean * jobs.energy_j / jobs.run_s / JOULES_PER_KWH
         dearest = float(np.abs(signal.values).max()) * cluster.pue
         whole_g = dearest * np.maximum(jobs.peak_w, 1e-3) * jobs.run_s / JOULES_PER_KWH
         self.hurry = _HURRY * whole_g / 3600
+        self.spare_s = _spare_s(jobs, cluster, policy.risk)
 
-    def run(self) -> Stretches:
-        """Return how all jobs ran."""
-        arrival, latest = self.jobs.arrival, self.jobs.latest_start
-        now = self._edge(float(arrival[0]))
-        if now < arrival[0] - TIME_TOLERANCE_S:
-            now = self._edge(float(arrival[0])) + self.step_s
-            now = now if latest[0] >= now else float(arrival[0])
-        while len(self.known) < len(self.jobs) or self.live:
-            self._meet(now)
-            until = self._edge(now) + self.step_s
-            # A job that cannot wait until the next step is looked at when it arrives.
-            for row in range(len(self.known), len(self.jobs)):
-                if arrival[row] >= until:
-                    break
-                if latest[row] < until:
-                    until = float(arrival[row])
-                    break
-            if self.live:
-                self.step(now, until)
-            elif len(self.known) < len(self.jobs):
-                until = max(until, self._edge(float(arrival[len(self.known)])))
-            now = until
-        rows = sorted(self.over, key=lambda each: each.row)
-        return Stretches(
-            job=np.array([each.row for each in rows for _ in each.runs], dtype=np.int64),
-            start=np.array([run[0] for each in rows for run in each.runs]),
-            work_s=np.array([run[1] for each in rows for run in each.runs]),
-            lost_s=np.zeros(sum(len(each.runs) for each in rows)),
-        )
+    def on(self, event: QueueEvent, view: QueueView) -> None:
+        """Plan what is there where it is time to, and carry out what was planned."""
+        now = view.now
+        if event.kind == "down":
+            self._until = -math.inf
+        elif now <= self._seen:
+            # All of an instant has happened before the first event of it is told.
+            return
+        self._seen = now
+        self._look(view)
+        if now >= self._until - TIME_TOLERANCE_S or self._cannot_wait():
+            self._replan(view)
+        self._carry_out(view)
 
-    def step(self, now: float, until: float) -> None:
-        """Plan what is there, and carry it out up to another instant."""
+    def _cannot_wait(self) -> bool:
+        """Return whether somebody has come who would be late if planned at the next step."""
+        latest = self.jobs.latest_start
+        return any(each.is_new and latest[each.row] < self._until for each in self.live)
+
+    def _look(self, view: QueueView) -> None:
+        """Take note of who is there, and where each stands."""
+        now, before = view.now, len(self.known)
         self._meet(now)
+        queue, stopping = set(view.queue), view.stopping
+        for each in self.live:
+            row = each.row
+            run = view.running.get(row)
+            each.is_new = each.is_new or row >= before
+            each.starts, each.done_s = view.starts(row), view.done_s(row)
+            each.running, each.ran_s, each.starting_s = run is not None, 0.0, 0.0
+            each.held_until = stopping.get(row, -math.inf)
+            if run is not None:
+                worked_s = now - run.work_from
+                each.ran_s, each.starting_s = max(worked_s, 0.0), max(-worked_s, 0.0)
+                each.done_s += each.ran_s
+            elif each.starts and row not in queue and row not in stopping:
+                each.done_at = now
+        self.live = [each for each in self.live if each.done_at > now]
+
+    def _replan(self, view: QueueView) -> None:
+        """Plan what is there, and note what is to be done up to the next step."""
+        now = view.now
+        self._due.clear()
+        self._until = self._edge(now) + self.step_s
+        if not self.live:
+            return
+        self.broken = tuple(Away(now, until, 1) for until in view.broken_nodes.values())
         for each, runs in zip(self.live, self._plan(now), strict=True):
-            each.go_on(runs, until, now)
-        self.over += [each for each in self.live if each.is_over]
-        self.live = [each for each in self.live if not each.is_over]
+            each.is_new = False
+            if each.running and not (runs and runs[0].goes_on):
+                self._due.append((now, each.row, False))
+            starting_s = each.starting_s
+            for number, run in enumerate(runs):
+                if run.begin >= self._until - TIME_TOLERANCE_S:
+                    break
+                if not run.goes_on:
+                    self._due.append((run.begin, each.row, True))
+                    before = each.starts + number - runs[0].goes_on
+                    starting_s = each.job.profile.starting_s(before)
+                end = run.begin + starting_s + run.work_s
+                starting_s = 0.0
+                if number + 1 < len(runs) and end < self._until - TIME_TOLERANCE_S:
+                    self._due.append((end, each.row, False))
+        # Who is stopped makes way for those who start then.
+        self._due.sort(key=lambda due: (due[0], due[2]))
+        for when in {*(each[0] for each in self._due), self._until}:
+            if when > now:
+                view.wake(when)
+
+    def _carry_out(self, view: QueueView) -> None:
+        """Start and stop those whose time has come; who finds no room is tried again."""
+        later: list[tuple[float, int, bool]] = []
+        for when, row, starts in self._due:
+            if when > view.now + TIME_TOLERANCE_S:
+                later.append((when, row, starts))
+            elif not starts:
+                if row in view.running and view.may_stop(row):
+                    view.stop(row)
+            elif row not in view.running and not (row in view.queue and view.start(row)):
+                later.append((when, row, starts))
+        self._due = later
 
     def _meet(self, now: float) -> None:
         """Get to know the jobs that have arrived."""
@@ -244,7 +271,9 @@ class Replanning:
             if self.jobs.arrival[row] > now + TIME_TOLERANCE_S:
                 break
             job = self.jobs.job(row)
-            self.known[row] = _Live(row=row, job=job, deadline=job.deadline)
+            self.known[row] = _Live(
+                row=row, job=_as_requested(self.jobs, row), deadline=job.deadline
+            )
             self.live.append(self.known[row])
 
     def _edge(self, instant: float) -> float:
@@ -284,8 +313,11 @@ class Replanning:
             [max(each.held_until, wait[0]) for each, wait in zip(live, waits, strict=True)]
         )
         due = np.array([each.deadline for each in live])
+        kept_s = self.spare_s[[each.row for each in live]]
         work_s = np.array([each.work_s for each in profiles])
         rows = np.array([each.row for each in live])
+        soonest = arrival + work_s + np.array([each.startup_s for each in profiles])
+        due = np.where(kept_s > 0, np.minimum(due, np.maximum(due - kept_s, soonest)), due)
         left = np.array([_starts_left(each) for each in live])
         parts = [
             Workload(
@@ -329,10 +361,12 @@ class Replanning:
         assert isinstance(signal, Signal)  # noqa: S101 - one signal remains one
         if self.policy.forecasts is not None:
             signal = self.policy.forecasts.forecast(signal, now, end - now).signal
+        cluster = self.cluster
+        if self.broken:
+            cluster = replace(cluster, away=(*cluster.away, *self.broken))
         instance = make_instance(
-            jobs, self.cluster, signal, step_s=self.step_s, wait=wait, standing=standing
+            jobs, cluster, signal, step_s=self.step_s, wait=wait, standing=standing
         )
-        require_whole_nodes(instance)
         if not real.all():
             # A job that may come is worth more than what it would emit in the dirtiest hour: had
             # it no room, it would be late.
@@ -355,7 +389,7 @@ class Replanning:
             if other is None:
                 # Somebody who is yet to come keeps it waiting for now.
                 soonest = max(soonest, now + self.step_s)
-            elif other.is_over:
+            elif other.done_at < math.inf:
                 soonest = max(soonest, other.done_at + float(self.links.gap_s[place]))
             else:
                 names.append(str(self.live.index(other)))
@@ -474,6 +508,32 @@ class Replanning:
         told = rebuilt(instance, found.delay, found.placed, auction.prices)
         board = replace(told, room=found.room)
         return board.insert(order[~there], auction.prices.tariff(instance))
+
+
+def _as_requested(jobs: Workload, row: int) -> Job:
+    """Return a job as long as its user said it would run: how long it really does nobody knows."""
+    job = jobs.job(row)
+    more_s = float(jobs.requested_s[row] - jobs.run_s[row])
+    if more_s <= TIME_TOLERANCE_S:
+        return job
+    last = job.profile.work[-1]
+    longer = replace(last, duration_s=last.duration_s + more_s)
+    profile = replace(job.profile, work=(*job.profile.work[:-1], longer))
+    return replace(job, profile=profile, deadline=max(job.deadline, job.arrival + profile.run_s))
+
+
+def _spare_s(jobs: Workload, cluster: Cluster, risk: float) -> FloatArray:
+    """Return how much time each job keeps for doing again what a break-down takes from it."""
+    spare_s = np.zeros(len(jobs))
+    if cluster.failures is None:
+        return spare_s
+    hit = jobs.nodes * jobs.run_s / float(cluster.failures.every_s)  # type: ignore[arg-type]
+    for row in np.flatnonzero(hit > risk).tolist():
+        job = jobs.job(row)
+        points = job.profile.checkpoints_s if job.interruptible == "checkpoints" else ()
+        edges = [0.0, *points, job.profile.work_s]
+        spare_s[row] = max(np.diff(edges)) + job.profile.restart_s
+    return spare_s
 
 
 _HELD = ("cpus", "gpus", "nodes", "memory_bytes")

@@ -30,7 +30,7 @@ from lowtide.market.proofs import prove
 from lowtide.precedence import broken
 from lowtide.registry import chart_of
 from lowtide.signal import FloatArray
-from lowtide.simulator.carrying import Away, replay
+from lowtide.simulator.carrying import replay
 from lowtide.simulator.queueing import Placed
 from lowtide.simulator.results import Simulation
 from lowtide.simulator.simulation import as_workload, simulate
@@ -308,14 +308,12 @@ def _carried_out(
             nodes_amount[name] = _always({name: site}, begin, until)
             continue
         own, runs, placed, of = part
-        away = [Away(begin=a, end=b, nodes=n) for a, b, n in longer.sites[number].away]
         ran = replay(
             own,
             runs,
             site.signal,
             site.cluster,
             placed=placed,
-            away=away,
             power_cap=site.power_cap,
             since=begin,
             until=until,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from lowtide.precedence import broken, links_of
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.machines import SPAN_KINDS
+from lowtide.simulator.outages import Away
 from lowtide.simulator.queueing import (
     NodeSpans,
     Placed,
@@ -42,31 +42,16 @@ _EARLIER_S = 2 * TIME_TOLERANCE_S
 _SAME_W = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Away:
-    """Nodes that are not there for a time.
-
-    Attributes:
-        begin: From when.
-        end: Until when.
-        nodes: How many; those with the highest numbers.
-    """
-
-    begin: float
-    end: float
-    nodes: int
-
-
 def carry_out(
     jobs: Workload,
     stretches: Stretches,
     cluster: Cluster,
     *,
     placed: Placed | None = None,
-    away: Sequence[Away] = (),
     power_cap: Signal | float | None = None,
     since: float | None = None,
     switched: Sequence[tuple[int, float, float]] = (),
+    down: Sequence[tuple[int, float, float]] = (),
 ) -> Queued:
     """Lay planned runs on nodes at their times, and raise `InvalidSchedule` where they do not fit.
 
@@ -77,14 +62,17 @@ def carry_out(
         power_cap: What nodes and jobs may draw together, by default what the cluster says.
         since: From when on nodes are looked at, by default from the first arrival on.
         switched: Nodes that somebody switched off: which, when, and when they began to boot.
+        down: Nodes that broke down: which, when, and when they were repaired.
     """
     cluster.check_fits(jobs)
+    away = cluster.gone()
     until = _held_until(jobs, stretches)
     check_turns(jobs, stretches, until)
     if placed is None:
         placed = _place(jobs, stretches, until, cluster, away)
     else:
         _check_places(jobs, stretches, until, cluster, placed, away)
+    _check_down(jobs, stretches, until, placed, down)
     begin = float(jobs.arrival.min()) if since is None else since
     _, gap = _pauses(jobs, stretches, cluster)
     # A node on which something is kept is not switched off.
@@ -112,7 +100,6 @@ def replay(
     *,
     policy: str = "plan",
     placed: Placed | None = None,
-    away: Sequence[Away] = (),
     power_cap: Signal | float | None = None,
     since: float | None = None,
     until: float | None = None,
@@ -125,9 +112,7 @@ def replay(
         until: How long they are, at least: what else they draw depends on it.
         baseline: The same jobs on the same machines under another policy, to be told against.
     """
-    queued = carry_out(
-        jobs, stretches, cluster, placed=placed, away=away, power_cap=power_cap, since=since
-    )
+    queued = carry_out(jobs, stretches, cluster, placed=placed, power_cap=power_cap, since=since)
     end = max(float(queued.held_until.max()), until or -np.inf)
     spans = None
     if baseline is not None:
@@ -333,6 +318,23 @@ def _check_places(
                 max(float(stretches.start[run]), each.begin),
                 f"node {node_of[np.argmax(hit)]} is away until {format_time(each.end)}",
             )
+
+
+def _check_down(
+    jobs: Workload,
+    stretches: Stretches,
+    until: FloatArray,
+    placed: Placed,
+    down: Sequence[tuple[int, float, float]],
+) -> None:
+    """Refuse runs on nodes that had broken down."""
+    begin, end = stretches.start[placed.stretch], until[placed.stretch] - _EARLIER_S
+    for node, broke, repaired in down:
+        hit = (placed.node == node) & (begin < repaired - _EARLIER_S) & (end > broke)
+        if hit.any():
+            run = int(placed.stretch[np.argmax(hit)])
+            when = max(float(stretches.start[run]), broke)
+            _refuse(jobs, int(stretches.job[run]), when, f"node {node} had broken down")
 
 
 def _check_stays(jobs: Workload, stretches: Stretches, placed: Placed, stays: BoolArray) -> None:

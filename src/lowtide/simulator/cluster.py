@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import InvalidInput, InvalidJob
-from lowtide.signal import FloatArray
-from lowtide.units import format_count, require_number
+from lowtide.signal import FloatArray, Signal
+from lowtide.simulator.outages import Away, Failures, apart, below, require_away
+from lowtide.units import TimeLike, format_count, require_number
 from lowtide.workload import Workload
 
 # CPUs, GPUs and watts are counted in about millionths where they are shared out: parts of them
@@ -55,6 +57,10 @@ class Cluster:
         pue: Power usage effectiveness of the site.
         keeps: What a stopped job goes on holding on its nodes, any of `cpus`, `gpus` and `memory`:
             it then goes on where it was. By default nothing.
+        away: When nodes are not there, as is known in advance: `(begin, end, how many)`.
+        capacity: How many nodes there are at each moment, a signal of kind `nodes`; before and
+            after it all of them. By default always all.
+        failures: How often nodes break down; by default never.
         reserved_cpus: CPUs that are paid for all the time.
         on_demand_price: What a CPU-hour costs that is bought when it is needed.
         spot_price: What it costs on spare capacity.
@@ -79,6 +85,9 @@ class Cluster:
     power_cap_w: float | None = None
     pue: float = 1.0
     keeps: tuple[str, ...] = ()
+    away: Sequence[tuple[TimeLike, TimeLike, int]] = ()
+    capacity: Signal | None = None
+    failures: Failures | None = None
     reserved_cpus: int = 0
     on_demand_price: float = ON_DEMAND_PRICE
     spot_price: float = SPOT_PRICE
@@ -108,6 +117,13 @@ class Cluster:
         require_number(self.pue, "pue", least=1.0)
         # A list, as a TOML file gives it, is as good.
         object.__setattr__(self, "keeps", require_kept(self.keeps))
+        object.__setattr__(self, "away", require_away(self.away, self.nodes))
+        if self.failures is not None and self.keeps:
+            raise InvalidInput(
+                "what stopped jobs keep on a node that breaks down is lost, which is not "
+                "simulated: leave out keeps or failures"
+            )
+        self.gone()
         self._check_power()
 
     def _check_power(self) -> None:
@@ -133,6 +149,17 @@ class Cluster:
                 f"{self.idle_power_w:g} W when it is idle, which a power cap does not foresee: "
                 "lower shutdown_j or leave out power_cap_w"
             )
+
+    def gone(self) -> tuple[Away, ...]:
+        """Return which nodes are away when, as is known in advance: no two spans overlap."""
+        follows = () if self.capacity is None else below(self.capacity, self.nodes)
+        away = cast("tuple[Away, ...]", self.away)
+        return apart([*away, *follows], self.nodes)
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether nodes are ever away, or break down."""
+        return bool(self.away) or self.capacity is not None or self.failures is not None
 
     @property
     def cpus(self) -> int:

@@ -14,7 +14,8 @@ from lowtide.policies.policy import SeesQueue, name_of
 from lowtide.registry import Registry, is_place
 
 if TYPE_CHECKING:
-    from lowtide.simulator.scheduling import QueueEvent, QueueView
+    from lowtide.simulator.events import QueueEvent
+    from lowtide.simulator.scheduling import QueueView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

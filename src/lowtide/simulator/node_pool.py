@@ -18,6 +18,8 @@ from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.queueing import kept_of, needs_of
 from lowtide.workload import IntArray, Workload
 
+# So much less than nothing is free on a node that has broken down.
+AWAY = 2**60
 # Nodes that are counted have no numbers.
 ANY: IntArray = np.empty(0, dtype=np.int64)
 
@@ -43,6 +45,7 @@ class NodePool:
         left_w: Watts left under the cap.
         peak_w: What each job draws at most.
         changes: How often something was taken or given back.
+        broken: Nodes that have broken down, and until when they are repaired.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class NodePool:
         self._most: list[int] | None = None
         alone = bool(np.any(2 * self.need.min(axis=0) > capacity))
         by_node = switches_nodes or cluster.off_after_s is not None or bool(cluster.keeps)
+        by_node |= cluster.failures is not None
         self.pooled, self.switches = alone and not by_node, switches_nodes
         self.kept = kept_of(self.need, cluster)
         self.where: dict[int, IntArray] = {}
@@ -68,6 +72,20 @@ class NodePool:
         cap_w = math.inf if cluster.power_cap_w is None else cluster.power_cap_w
         self.left_w = cap_w - cluster.nodes * cluster.idle_power_w + TIME_TOLERANCE_S
         self.peak_w = jobs.peak_w.tolist()
+        self.broken: dict[int, float] = {}
+
+    def break_down(self, node: int, until: float) -> None:
+        """Let a node be away that nobody runs on."""
+        self.changes, self._most = self.changes + 1, None
+        self.broken[node] = until
+        self.free[node] -= AWAY
+
+    def repair(self, node: int) -> None:
+        """Have a node back."""
+        self.changes, self._most = self.changes + 1, None
+        del self.broken[node]
+        self.free[node] += AWAY
+        self._idle_since[node] = self.now
 
     def numbered(self, node: int) -> int:
         """Return the number of a node that may be switched, and refuse any other."""
@@ -88,24 +106,29 @@ class NodePool:
                 self.off_at[node], self.boots_until[node] = np.inf, until
                 self._idle_since[node] = until
 
-    def find(self, job: int) -> IntArray | None:
-        """Return nodes for a job, those that are on first; None where there are too few."""
+    def find(self, job: int, gone: int = 0) -> IntArray | None:
+        """Return nodes for a job, those that are on first; None where there are too few.
+
+        Args:
+            gone: How many nodes, the last ones, are not to be had.
+        """
         if self.peak_w[job] > self.left_w:
             return None
         wide = self.wide[job]
         if self.pooled:
-            return ANY if wide <= self.left else None
+            return ANY if wide <= self.left - gone else None
         if job in self.where:
             own = self.where[job]
             room = (self.free[own] >= self.need[job] - self.kept[job]).all()
-            return own if room else None
+            return own if room and own[-1] < self.cluster.nodes - gone else None
         if self._most is None:
             self._most = self.free.max(axis=0).tolist()
         # Most that wait find no room on any node: that is soon said.
         cpus, gpus, memory = self._asks[job]
         if cpus > self._most[0] or gpus > self._most[1] or memory > self._most[2]:
             return None
-        fits = np.flatnonzero((self.free >= self.need[job]).all(axis=1))
+        there = self.free[: self.cluster.nodes - gone]
+        fits = np.flatnonzero((there >= self.need[job]).all(axis=1))
         if fits.size < wide:
             return None
         if self.cluster.off_after_s is not None or self.switches:
@@ -171,19 +194,24 @@ class NodePool:
         room = bool((self.free[nodes] >= more).all())
         return room and bool(self.peak_w[job] <= self.left_w)
 
-    def beside(self, first: int, job: int, free: IntArray) -> Sequence[int] | None:
+    def beside(
+        self, first: int, job: int, free: IntArray, gone: tuple[int, int] = (0, 0)
+    ) -> Sequence[int] | None:
         """Return nodes for a job that leave enough for another one; None where none do.
 
         Args:
             first: Who is to find room later.
             free: What will be free then, were it not for the job.
+            gone: How many nodes, the last ones, the first and the job are not to have.
         """
         if self.pooled:
-            return () if free[0, 0] - self.wide[first] >= self.wide[job] else None
+            return () if free[0, 0] - gone[0] - self.wide[first] >= self.wide[job] else None
         held = self.where.get(first)
         wanted = self.need[first] - (0 if held is None else self.kept[first])
         holds_first = (free >= wanted).all(axis=1)
         holds_both = (free - self.need[job] >= wanted).all(axis=1)
+        if gone[0]:
+            holds_first[-gone[0] :] = holds_both[-gone[0] :] = False
         if held is not None:
             # It goes on where it was, and nowhere else.
             elsewhere = ~np.isin(np.arange(free.shape[0]), held)
@@ -194,7 +222,8 @@ class NodePool:
             own = self.where[job]
             costs = int(np.count_nonzero(holds_first[own] & ~holds_both[own]))
             return own.tolist() if spare >= costs else None
-        fits = np.flatnonzero((self.free >= self.need[job]).all(axis=1))
+        there = self.free[: self.cluster.nodes - gone[1]]
+        fits = np.flatnonzero((there >= self.need[job]).all(axis=1))
         for node in fits[np.argsort(self.ready_at(fits), kind="stable")].tolist():
             costs = int(holds_first[node] and not holds_both[node])
             if len(chosen) < self.wide[job] and spare >= costs:

@@ -458,7 +458,7 @@ def run_queue(
     """
     discipline = make_discipline(discipline)
     if isinstance(discipline, OwnDiscipline):
-        raise InvalidInput(f"{discipline.name} has no kernel: see scheduling.run_scheduler")
+        raise InvalidInput(f"{discipline.name} has no kernel: see serving.run_scheduler")
     ready = _checked_ready(jobs, ready)
     cluster.check_fits(jobs)
     order = np.argsort(ready, kind="stable")

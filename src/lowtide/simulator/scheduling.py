@@ -11,49 +11,30 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
-from lowtide.accounting import Stretches
 from lowtide.errors import InvalidSchedule
 from lowtide.forecast import ForecastModel
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.precedence import links_of
-from lowtide.signal import FloatArray, Signal
-from lowtide.simulator.carrying import carry_out
+from lowtide.signal import Signal
 from lowtide.simulator.cluster import Cluster
-from lowtide.simulator.disciplines import OwnDiscipline
-from lowtide.simulator.node_pool import NodePool
-from lowtide.simulator.queueing import Placed, Queued
-from lowtide.units import format_count, format_time
+from lowtide.simulator.events import Happening, Pause, QueueEvent, Running
+from lowtide.simulator.node_pool import AWAY, NodePool
+from lowtide.simulator.outages import Gone
+from lowtide.units import format_time
 from lowtide.workload import IntArray, Workload
 
 _NEVER, _ANYWHERE, _CHECKPOINTS = range(len(INTERRUPTIBLE))
-# What comes first at an instant: those who give nodes back, then those who want some.
-_END, _GIVEN, _STOP, _READY, _STEP, _WAKE, _ON = range(7)
-_KINDS = ("end", "stopped", "stopped", "arrival", "step", "wake", "on")
-
-
-class QueueEvent(NamedTuple):
-    """Something that has happened.
-
-    Attributes:
-        kind: `arrival`: a job has joined the queue, once all that it waits for are done; `end`: one
-            is done; `stopped`: one that was stopped has given its nodes back; `step`: the signal
-            has a new value; `wake`: it is as late as was asked for; `on`: a node that was switched
-            on has booted.
-        time: When.
-        job: Which, a row of the workload; −1 for none. Of a node that is on, its number.
-    """
-
-    kind: str
-    time: float
-    job: int = -1
+_KINDS = ("end", "stopped", "stopped", "back", "down", "arrival", "step", "wake", "on")
+# A job that a break-down hits has worked for so long at least.
+_WORKED_S = 1.0
+# Whoever loses its nodes so often never gets through.
+_MOST_LOSSES = 1000
 
 
 @runtime_checkable
@@ -71,32 +52,6 @@ class Scheduler(Protocol):
             view: The queue and the machines as they are now.
         """
         ...
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A job that runs.
-
-    Attributes:
-        job: Which, a row of the workload.
-        start: When it started; later than now where its nodes have to be woken.
-        latest: When it will be over at the latest, going by what its user requested.
-        nodes: On which nodes; None where one is as good as another.
-    """
-
-    job: int
-    start: float
-    latest: float
-    nodes: IntArray | None
-    _lead_s: float
-
-
-class _Pause(NamedTuple):
-    """A pause that a policy wishes for: until when, after how much work kept, and how much lost."""
-
-    until: float
-    upto_s: float
-    lost_s: float
 
 
 class QueueView:
@@ -133,7 +88,7 @@ class QueueView:
         self._events: list[tuple[float, int, int, int, Any]] = []
         self._number = 0
         self._woken: set[float] = set()
-        self._wishes: dict[int, list[_Pause]] = {}
+        self._wishes: dict[int, list[Pause]] = {}
         self._resting: set[int] = set()
         # Who waits for others, and until when at least; who has come meanwhile; whom each keeps.
         links = links_of(jobs)
@@ -145,6 +100,23 @@ class QueueView:
             self._followers.setdefault(int(before), []).append((int(after), float(gap_s)))
         self.joined: dict[int, float] = {}
         self._foreseen_room: tuple[tuple[float, int], IntArray, float] | None = None
+        away = cluster.gone()
+        self._gone = Gone(away) if away else None
+        for each in away:
+            self._push(each.end, Happening.BACK, -1)
+        # Until when jobs that are stopped hold their nodes; how often each lost them.
+        self._stopping: dict[int, tuple[float, Running]] = {}
+        self._losses = [0] * len(jobs)
+        # Nodes that broke down, from when and until when; when each would next, and for how long.
+        self.down: list[tuple[int, float, float]] = []
+        self._repair_s = 0.0
+        self._breaks: list[Iterator[tuple[float, float]]] = []
+        if cluster.failures is not None:
+            self._repair_s = float(cluster.failures.repair_s)  # type: ignore[arg-type]
+            nodes = range(cluster.nodes)
+            self._breaks = [cluster.failures.of_node(node, self.now) for node in nodes]
+            for node in nodes:
+                self._break_next(node)
 
     @property
     def queue(self) -> tuple[int, ...]:
@@ -177,8 +149,13 @@ class QueueView:
     @property
     def free_nodes(self) -> int:
         """How many nodes nobody runs on."""
-        pool = self._pool
-        return pool.left if pool.pooled else int(np.count_nonzero(pool.holders == 0))
+        pool, gone = self._pool, self.away_until(self.now)
+        if pool.pooled:
+            return pool.left - gone
+        there = pool.holders[: self.cluster.nodes - gone] == 0
+        return int(np.count_nonzero(there)) - sum(
+            node < self.cluster.nodes - gone for node in pool.broken
+        )
 
     def done_s(self, job: int) -> float:
         """Return how much of its work a job has done and kept before it was last started."""
@@ -198,7 +175,39 @@ class QueueView:
 
     def fits(self, job: int) -> bool:
         """Return whether a job would find room now."""
-        return self._pool.find(job) is not None
+        return self._find(job) is not None
+
+    def away_until(self, when: float) -> int:
+        """Return how many nodes are away at most from now to an instant, as is known in advance."""
+        return 0 if self._gone is None else self._gone.most(self.now, when)
+
+    @property
+    def broken_nodes(self) -> Mapping[int, float]:
+        """Nodes that have broken down, by number, and until when they are repaired."""
+        return MappingProxyType(self._pool.broken)
+
+    @property
+    def stopping(self) -> Mapping[int, float]:
+        """Jobs that are being stopped, and until when."""
+        return {job: until for job, (until, _) in self._stopping.items()}
+
+    def _find(self, job: int) -> IntArray | None:
+        """Return nodes for a job that are there for as long as it runs by what was requested."""
+        if self._gone is None:
+            return self._pool.find(job)
+        return self._pool.find(job, self._short(job))
+
+    def _short(self, job: int) -> int:
+        """Return how many nodes a job that starts now is not to have, as they go away."""
+        end = self.now + self.lasts_s(job)
+        if not self._pool.pooled or self._gone is None:
+            return self.away_until(end)
+        # Of nodes that are counted only those are short that nobody gives back by then.
+        wide, running = self._pool.wide, self._running.values()
+        return max(
+            count - sum(int(wide[run.job]) for run in running if run.latest <= at)
+            for at, count in self._gone.changes(self.now, end)
+        )
 
     def wake(self, at: float) -> None:
         """Ask to be asked again at an instant.
@@ -213,7 +222,7 @@ class QueueView:
         # Whoever asks at every event for the same instant is woken there once.
         if at not in self._woken:
             self._woken.add(at)
-            self._push(at, _WAKE, -1)
+            self._push(at, Happening.WAKE, -1)
 
     def start(self, job: int, nodes: Sequence[int] | None = None) -> bool:
         """Start a job that waits, or let it go on; return whether there was room.
@@ -224,7 +233,7 @@ class QueueView:
         """
         if job not in self._queue:
             raise self._wrong(job, "start", "it does not wait")
-        found = self._pool.find(job) if nodes is None else self._given(job, nodes)
+        found = self._find(job) if nodes is None else self._given(job, nodes)
         if found is None:
             return False
         del self._queue[job]
@@ -238,10 +247,10 @@ class QueueView:
         self._running[job] = run
         pause = self._next_pause(job, begin + lead_s, rest_s)
         if pause is None:
-            self._push(begin + lead_s + rest_s, _END, job, run)
+            self._push(begin + lead_s + rest_s, Happening.END, job, run)
         else:
             run.latest = pause + float(self._stop_s[job])
-            self._push(pause, _STOP, job, run)
+            self._push(pause, Happening.STOP, job, run)
         return True
 
     def stop(self, job: int) -> None:
@@ -281,7 +290,7 @@ class QueueView:
         ready = float(self._pool.ready_at(number)[0])
         if ready > self.now and self._pool.boots_until[node] < ready:
             self._pool.wake_up(number)
-            self._push(ready, _ON, node)
+            self._push(ready, Happening.ON, node)
 
     @property
     def idle_nodes(self) -> tuple[int, ...]:
@@ -327,14 +336,27 @@ class QueueView:
             enough = enough - pool.kept[job]
         free, left_w = self.free_at(-math.inf), pool.left_w
         ahead = sorted(self._running.values(), key=lambda run: run.latest)
+        back = [] if self._gone is None else [at for at in self._gone.ends if at > self.now]
+        back = sorted([*back, *pool.broken.values()])
         at, place = self.now, 0
         while True:
+            gone = 0 if self._gone is None else self._gone.most(at, at + self.lasts_s(job))
             there = free if own is None else free[own]
+            if pool.pooled:
+                there = there - gone
+            elif gone:
+                there = there[: self.cluster.nodes - gone] if own is None else there
             fits = np.count_nonzero((there >= enough).all(axis=1)) >= wide
             if fits and left_w >= pool.peak_w[job]:
                 return at
-            if place == len(ahead):
+            if place == len(ahead) and not back:
                 return None
+            if back and (place == len(ahead) or back[0] <= ahead[place].latest):
+                at = max(back.pop(0), at)
+                for node, until in pool.broken.items():
+                    if until == at:
+                        free[node] += AWAY
+                continue
             at = max(ahead[place].latest, self.now)
             while place < len(ahead) and ahead[place].latest <= at:
                 run = ahead[place]
@@ -356,7 +378,10 @@ class QueueView:
         free, spare_w = self._by(at)
         if spare_w - pool.peak_w[first] < pool.peak_w[job]:
             return None
-        return pool.beside(first, job, free)
+        if self._gone is None:
+            return pool.beside(first, job, free)
+        later = self._gone.most(at, at + self.lasts_s(first))
+        return pool.beside(first, job, free, (later, self.away_until(self.now + self.lasts_s(job))))
 
     # What the loop below does.
 
@@ -383,11 +408,13 @@ class QueueView:
         chosen = np.unique(np.asarray(nodes, dtype=np.int64))
         pool = self._pool
         if pool.pooled:
-            return pool.find(job)
+            return self._find(job)
         if job in pool.where and not np.array_equal(chosen, pool.where[job]):
             raise self._wrong(job, "start", "what it keeps lies on the nodes that it ran on")
         if chosen.size != pool.wide[job] or chosen[0] < 0 or chosen[-1] >= self.cluster.nodes:
             raise self._wrong(job, "start", f"it needs {pool.wide[job]} different nodes")
+        if self._gone is not None and chosen[-1] >= self.cluster.nodes - self._short(job):
+            return None
         return chosen if pool.is_free(job, chosen) else None
 
     def _keeps_s(self, job: int) -> float | None:
@@ -395,7 +422,7 @@ class QueueView:
         run, jobs = self._running.get(job), self.jobs
         if run is None or jobs.interruptible[job] == _NEVER:
             return None
-        worked_s = self.now - run.start - run._lead_s
+        worked_s = self.now - run.start - run.lead_s
         kept_s = worked_s
         if jobs.interruptible[job] == _CHECKPOINTS:
             points = (
@@ -422,7 +449,7 @@ class QueueView:
                 "its rules do not let it (interruptible, max_starts, min_run_s), or it would keep "
                 "nothing: ask view.may_stop(job) first",
             )
-        worked_s = self.now - self._running[job].start - self._running[job]._lead_s
+        worked_s = self.now - self._running[job].start - self._running[job].lead_s
         self._halt(job, kept_s, max(worked_s - kept_s, 0.0))
 
     def _halt(self, job: int, kept_s: float, lost_s: float) -> None:
@@ -431,7 +458,9 @@ class QueueView:
         self.runs.append((job, run.start, kept_s, lost_s, run.nodes))
         self._done_s[job] += kept_s
         if self._stop_s[job]:
-            self._push(self.now + float(self._stop_s[job]), _GIVEN, job, run)
+            until = self.now + float(self._stop_s[job])
+            self._stopping[job] = (until, run)
+            self._push(until, Happening.GIVEN, job, run)
         else:
             self._pool.give(job, run.nodes, over=False)
 
@@ -465,14 +494,68 @@ class QueueView:
         wish = self._wishes[job].pop(0)
         self._halt(job, wish.upto_s - self._done_s[job], wish.lost_s)
         self._resting.add(job)
-        self._push(max(wish.until, self.now + float(self._stop_s[job])), _READY, job)
+        self._push(max(wish.until, self.now + float(self._stop_s[job])), Happening.READY, job)
+
+    def _break_next(self, node: int) -> None:
+        """Let a node break down when it was drawn to, next."""
+        broke = self.now
+        while broke <= self.now:
+            broke, _ = next(self._breaks[node])
+        self._push(broke, Happening.DOWN, node)
+
+    def _break_down(self, node: int) -> QueueEvent | None:
+        """Let a node break down; None where it does later, as a job on it starts or is stopped."""
+        here = [
+            run
+            for run in self._running.values()
+            if node in (run.nodes if run.nodes is not None else ())
+        ]
+        later = [run.start + run.lead_s + _WORKED_S for run in here]
+        later += [
+            at for at, run in self._stopping.values() if run.nodes is not None and node in run.nodes
+        ]
+        if later and max(later) > self.now:
+            self._push(max(later), Happening.DOWN, node)
+            return None
+        for run in here:
+            self._lose(run)
+        until = self.now + self._repair_s
+        self.down.append((node, self.now, until))
+        self._pool.break_down(node, until)
+        self._push(until, Happening.BACK, node)
+        return QueueEvent("down", self.now, node)
+
+    def _lose(self, run: Running) -> None:
+        """Have a job lose what it did since its last checkpoint, and wait before all others."""
+        job, jobs = run.job, self.jobs
+        worked_s, kept_s = self.now - run.start - run.lead_s, 0.0
+        if jobs.interruptible[job] == _CHECKPOINTS and jobs.profile[job] >= 0:
+            reached_s = self._done_s[job] + worked_s + TIME_TOLERANCE_S
+            points = jobs.profiles[jobs.profile[job]].checkpoints_s
+            kept_s = max((each for each in points if each <= reached_s), default=0.0)
+            kept_s = max(kept_s - self._done_s[job], 0.0)
+        self._losses[job] += 1
+        if self._losses[job] > _MOST_LOSSES:
+            raise self._wrong(
+                job,
+                "go on",
+                f"it has lost its nodes {_MOST_LOSSES} times: nodes break down more often than it "
+                "is done or reaches a checkpoint",
+            )
+        del self._running[job]
+        self.runs.append((job, run.start, kept_s, worked_s - kept_s, run.nodes))
+        self._done_s[job] += kept_s
+        self._pool.give(job, run.nodes)
+        self._wishes.pop(job, None)
+        self._queue[job] = None
+        self._queue.move_to_end(job, last=False)
 
     def happen(self, code: int, job: int, run: Running | None) -> QueueEvent | None:
         """Let something happen; return what is to be told of it, None for nothing."""
-        if code in (_END, _STOP):
+        if code in (Happening.END, Happening.STOP):
             if self._running.get(job) is not run or run is None:
                 return None
-            if code == _STOP:
+            if code == Happening.STOP:
                 self._pause(job)
                 return None if self._stop_s[job] else QueueEvent("stopped", self.now, job)
             del self._running[job]
@@ -484,116 +567,25 @@ class QueueView:
                 self._waits_for[other] -= 1
                 self._soonest[other] = max(self._soonest[other], self.now + gap_s)
                 if not self._waits_for[other] and other in self._came:
-                    self._push(self._soonest[other], _READY, other)
-        elif code == _GIVEN and run is not None:
+                    self._push(self._soonest[other], Happening.READY, other)
+        elif code == Happening.GIVEN and run is not None:
+            self._stopping.pop(job, None)
             self._pool.give(job, run.nodes, over=False)
             # One that its policy lets wait joins the queue later.
             if job not in self._resting:
                 self._join(job)
-        elif code == _READY:
+        elif code == Happening.DOWN:
+            return self._break_down(job)
+        elif code == Happening.BACK and job in self._pool.broken:
+            self._pool.repair(job)
+            self._break_next(job)
+        elif code == Happening.READY:
             if self._waits_for[job] or self._soonest[job] > self.now:
                 self._came.add(job)
                 if not self._waits_for[job]:
-                    self._push(self._soonest[job], _READY, job)
+                    self._push(self._soonest[job], Happening.READY, job)
                 return None
             self._resting.discard(job)
             self._join(job)
             self.joined.setdefault(job, self.now)
         return QueueEvent(_KINDS[code], self.now, job)
-
-
-def run_scheduler(
-    jobs: Workload,
-    cluster: Cluster,
-    scheduler: Scheduler,
-    *,
-    wished: Stretches | None = None,
-    signal: Signal | None = None,
-    forecasts: ForecastModel | None = None,
-) -> Queued:
-    """Run jobs on machines as a scheduler says.
-
-    Args:
-        wished: When a policy would let each job run and stop, by default from its arrival on. A
-            job joins the queue at the start of each stretch.
-        signal: What a kWh counts; None where the scheduler is told of none.
-        forecasts: What is foreseen of it at each moment; None for all of it.
-    """
-    cluster.check_fits(jobs)
-    inner = scheduler.scheduler if isinstance(scheduler, OwnDiscipline) else scheduler
-    switches = bool(getattr(inner, "switches_nodes", False))
-    view = QueueView(jobs, cluster, signal, forecasts, switches_nodes=switches)
-    ready = jobs.arrival if wished is None else wished.start[wished.first]
-    for job, when in enumerate(ready.tolist()):
-        view._events.append((when, _READY, job - len(jobs), job, None))
-    if wished is not None and wished.job.size > len(jobs):
-        last = np.append(np.diff(wished.job) != 0, True)
-        upto_s = np.cumsum(wished.work_s)
-        upto_s -= (upto_s - wished.work_s)[wished.first][wished.job]
-        for place in np.flatnonzero(~last).tolist():
-            row = int(wished.job[place])
-            until, lost_s = float(wished.start[place + 1]), float(wished.lost_s[place])
-            wish = _Pause(until, float(upto_s[place]), lost_s)
-            view._wishes.setdefault(row, []).append(wish)
-    events = view._events
-    heapq.heapify(events)
-    if signal is not None:
-        for edge in signal.edges[:-1][signal.edges[:-1] >= view.now].tolist():
-            view._push(edge, _STEP, -1)
-    on, count = scheduler.on, len(jobs)
-    told: list[QueueEvent] = []
-    while view.over < count and events:
-        now = view.now = view._pool.now = events[0][0]
-        while events and events[0][0] <= now:
-            _, code, _, job, run = heapq.heappop(events)
-            event = view.happen(code, job, run)
-            if event is not None:
-                told.append(event)
-        for event in told:
-            on(event, view)
-        told.clear()
-    if view.over < count:
-        waiting = view.queue
-        name = f"job {jobs.id[waiting[0]]}" if waiting else "nobody"
-        raise InvalidSchedule(
-            f"{type(scheduler).__name__} left {format_count(len(waiting), 'job')} waiting, {name} "
-            "first, when nothing else was to happen: start them at some event, or ask to be woken "
-            "(view.wake)"
-        )
-    joined = np.array([view.joined[job] for job in range(count)])
-    return _laid_out(jobs, cluster, view, joined)
-
-
-def _laid_out(jobs: Workload, cluster: Cluster, view: QueueView, ready: FloatArray) -> Queued:
-    """Return what a scheduler did, laid on the nodes."""
-    runs = view.runs
-    job = np.array([run[0] for run in runs], dtype=np.int64)
-    start = np.array([run[1] for run in runs])
-    order = np.lexsort((start, job))
-    stretches = Stretches(
-        job=job[order],
-        start=start[order],
-        work_s=np.array([run[2] for run in runs])[order],
-        lost_s=np.array([run[3] for run in runs])[order],
-    )
-    placed = None
-    pool = view._pool
-    if not pool.pooled:
-        nodes: list[npt.NDArray[np.int64]] = [
-            each for each in (runs[place][4] for place in order.tolist()) if each is not None
-        ]
-        placed = Placed(
-            stretch=np.repeat(np.arange(order.size), [each.size for each in nodes]),
-            node=np.concatenate(nodes),
-        )
-    off = np.flatnonzero(np.isfinite(pool.off_at)).tolist()
-    switched = [*pool.switched, *((node, float(pool.off_at[node]), math.inf) for node in off)]
-    queued = carry_out(jobs, stretches, cluster, placed=placed, switched=switched)
-    return Queued(
-        ready=ready,
-        stretches=queued.stretches,
-        held_from=queued.held_from,
-        held_until=queued.held_until,
-        nodes=queued.nodes,
-        placed=queued.placed,
-    )

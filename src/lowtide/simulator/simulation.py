@@ -18,6 +18,7 @@ from lowtide.policies.policy import (
     SeesQueue,
     decide_many,
     make_policy,
+    name_of,
     stops_jobs,
 )
 from lowtide.policies.wrappers import Purchasing
@@ -32,9 +33,9 @@ from lowtide.simulator.disciplines import (
     OwnDiscipline,
     make_discipline,
 )
-from lowtide.simulator.queueing import NodeSpans, run_queue
+from lowtide.simulator.queueing import NodeSpans, Queued, run_queue
 from lowtide.simulator.results import Simulation
-from lowtide.simulator.scheduling import run_scheduler
+from lowtide.simulator.serving import run_scheduler
 from lowtide.trace import Trace
 from lowtide.units import format_count, format_hours, format_time
 from lowtide.workload import Workload
@@ -56,8 +57,8 @@ class QueuePolicy(Protocol):
     What it says is carried out as it stands, stops included; what does not fit is refused.
     """
 
-    def decide_queue(self, jobs: Workload, signal: Signal, cluster: Cluster) -> Stretches:
-        """Decide for all jobs of a queue.
+    def decide_queue(self, jobs: Workload, signal: Signal, cluster: Cluster) -> Stretches | Queued:
+        """Decide for all jobs of a queue: when they run, or, as laid on the machines, where too.
 
         Args:
             jobs: The jobs, by their arrivals.
@@ -340,10 +341,17 @@ def _run(
 ) -> _Course:
     """Return how jobs run under a policy."""
     if cluster is not None and isinstance(policy, QueuePolicy):
+        if cluster.failures is not None and not getattr(policy, "minds_failures", False):
+            raise InvalidInput(
+                f"{name_of(policy)} decides in advance, and nobody knows in advance which node "
+                "breaks down: leave failures out, or take cluster_plan, a scheduler, or a start "
+                "policy whose queue is served by fifo, priority or easy"
+            )
         planned = policy.decide_queue(jobs, deciding_signal(signal), cluster)
         advance(len(jobs))
-        carried = carry_out(jobs, planned, cluster)
-        return _Course(carried.stretches, carried.nodes, None)
+        if isinstance(planned, Stretches):
+            planned = carry_out(jobs, planned, cluster)
+        return _Course(planned.stretches, planned.nodes, None)
     if cluster is not None and isinstance(policy, Scheduled):
         queued = run_scheduler(
             jobs,
@@ -359,6 +367,11 @@ def _run(
     if cluster is None or discipline is None:
         return _Course(wished, None, None)
     stops = wished.job.size > len(jobs)
+    if cluster.comes_and_goes and isinstance(policy, Purchasing):
+        raise InvalidInput(
+            "machines that are bought are there whenever somebody pays for them: leave away, "
+            "capacity and failures out of the cluster"
+        )
     if isinstance(policy, Purchasing):
         if stops:
             _refuse_stops(discipline, buys=True)
@@ -371,8 +384,14 @@ def _run(
             spot_longest_s=policy.spot_longest_s,
         )
         return _Course(Stretches.one_each(jobs, bought.start), None, bought)
-    if stops or jobs.has_links or isinstance(discipline, OwnDiscipline):
+    by_event = stops or cluster.comes_and_goes or jobs.has_links
+    if by_event or isinstance(discipline, OwnDiscipline):
         if isinstance(discipline, TAKING_TURNS):
+            if cluster.comes_and_goes:
+                raise InvalidInput(
+                    f"{discipline.name} knows of no nodes that come and go: serve the queue by "
+                    "fifo, priority, easy or a scheduler, or leave away, capacity and failures out"
+                )
             _refuse_stops(discipline, buys=False)
         queued = run_scheduler(jobs, cluster, discipline, wished=wished)
     else:

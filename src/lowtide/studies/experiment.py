@@ -411,8 +411,11 @@ def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
         for key in ("file", "marginal", "price"):
             if isinstance(grid.get(key), str):
                 yield grid, key
-    if isinstance(parameters["cluster"].get("power_cap"), str):
-        yield parameters["cluster"], "power_cap"
+    sites = [each for each in parameters.get("sites", {}).values() if isinstance(each, dict)]
+    for table in (parameters["cluster"], *sites):
+        for key in ("power_cap", "capacity"):
+            if isinstance(table.get(key), str):
+                yield table, key
     yield from WorkloadSection(parameters["workload"]).file_places()
 
 

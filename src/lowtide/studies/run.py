@@ -28,6 +28,7 @@ from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
 from lowtide.signal import Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import Discipline, discipline_kind
+from lowtide.simulator.outages import Failures
 from lowtide.simulator.simulation import OVERSIZED, QueuePolicy, refuse_stops
 from lowtide.studies.chance import block_sums
 from lowtide.studies.experiment import Experiment, StudyRun, WorkloadSection
@@ -49,7 +50,7 @@ _FORECASTS: dict[str, Callable[..., ForecastModel]] = {
     "auto": Auto,
 }
 # What is said of a cluster and minded by plans alone.
-_PLANNED = ("reserved", "power_cap")
+_PLANNED = ("power_cap",)
 _SYNTHETIC_ONLY = ("days", "step", "seed", "basis")
 
 
@@ -109,29 +110,18 @@ def sites_of(parameters: Parameters) -> dict[str, Site]:
         given = _in_units(said)
         grid = given.pop("grid", parameters["grid"])
         mine = {key: given.pop(key) for key in own if key in given}
-        known = (*inspect.signature(Cluster).parameters, *own, "grid")
+        known = (*inspect.signature(Cluster).parameters, *own, "grid", "reserved")
         require_known(given, known, f"key of [sites.{name}]")
-        cluster = _made(Cluster, _in_units(parameters["cluster"]) | given, f"[sites.{name}]")
+        cluster = _made(Cluster, _machines(parameters["cluster"] | given), f"[sites.{name}]")
         signal = deciding_signal(_signal(_text(grid)))
         made[name] = Site(cluster=cluster, signal=signal, **mine)
     return made
 
 
 def planned_with(parameters: Parameters) -> dict[str, Any]:
-    """Return what a queue is planned with that the simulator knows nothing of.
-
-    `reserved`, nodes that are not there for a time, and `power_cap`, a cap over time.
-    """
+    """Return what a queue is planned with that the simulator knows nothing of: a cap over time."""
     said = parameters["cluster"]
     found: dict[str, Any] = {}
-    if "reserved" in said:
-        rule = "cluster.reserved is a list of [begin, end, nodes], such as "
-        rule += "[['2024-07-02T06:00Z', '2024-07-02T18:00Z', 2]]"
-        rows = said["reserved"]
-        good = isinstance(rows, list) and all(isinstance(x, list) and len(x) == 3 for x in rows)
-        if not good or not all(isinstance(x[2], int) and not isinstance(x[2], bool) for x in rows):
-            raise InvalidInput(f"{rule}, not {rows!r}")
-        found["reserved"] = tuple((parse_time(a), parse_time(b), n) for a, b, n in rows)
     if "power_cap" in said:
         if "power_cap_w" in said:
             raise InvalidInput("cluster.power_cap and cluster.power_cap_w both cap: leave one out")
@@ -298,7 +288,32 @@ def _forecasts(said: Parameters) -> ForecastModel:
 
 def _cluster(said: Parameters) -> Cluster | None:
     said = {key: value for key, value in said.items() if key not in _PLANNED}
-    return _made(Cluster, _in_units(said), "[cluster]") if said else None
+    return _made(Cluster, _machines(said), "[cluster]") if said else None
+
+
+def _machines(said: Parameters) -> Parameters:
+    """Return what a cluster is made with: nodes that come and go as `Cluster` takes them."""
+    given = _in_units(said)
+    if "reserved" in given:
+        rows = given.pop("reserved")
+        good = isinstance(rows, list) and all(isinstance(x, list) and len(x) == 3 for x in rows)
+        if not good or not all(isinstance(x[2], int) and not isinstance(x[2], bool) for x in rows):
+            raise InvalidInput(
+                "cluster.reserved is a list of [begin, end, nodes], such as "
+                f"[['2024-07-02T06:00Z', '2024-07-02T18:00Z', 2]], not {rows!r}"
+            )
+        given["away"] = rows
+    if "capacity" in given:
+        given["capacity"] = read_signal(given["capacity"], kind="nodes")
+    if "failures" in given:
+        failures = given["failures"]
+        if not isinstance(failures, dict):
+            raise InvalidInput(
+                "cluster.failures is a table, such as { every_s = '30d', repair_s = '4h' }, not "
+                f"{failures!r}"
+            )
+        given["failures"] = _made(Failures, failures, "cluster.failures")
+    return given
 
 
 def _discipline(sections: Parameters) -> Discipline | None:

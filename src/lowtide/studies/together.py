@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _HEIGHT = 110
 # More bars than this cannot be told apart.
 _MOST_BARS = 4000
-# As many letters as a chart is wide.
-_TITLE = 100
+# So many letters of a title are as wide as a panel.
+_LETTERS = 90
 
 
 def plan_chart(plan: ClusterPlan) -> Any:
     """Draw carbon, what a node-hour is worth, machines held here and under EASY, and who runs."""
-    panels = [_carbon(plan), _prices(plan), _held(plan), _heat(plan), _gantt(plan)]
-    return alt.VConcatChart(vconcat=panels, title=_lines(str(plan))).resolve_scale(
-        color="independent"
-    )
+    scarce = plan.scarce or plan.resources[:1]
+    prices = [_prices(plan, name) for name in scarce]
+    panels = [_carbon(plan), *prices, _held(plan, scarce[0]), _heat(plan, scarce[0]), _gantt(plan)]
+    return alt.VConcatChart(vconcat=panels, title=_title(plan)).resolve_scale(color="independent")
 
 
 def sites_chart(plan: SitesPlan) -> Any:
@@ -68,12 +68,12 @@ def sites_chart(plan: SitesPlan) -> Any:
             .mark_area(interpolate="step-after", color=BLUE, opacity=0.6)
             .encode(x=axis, y=alt.Y("value:Q", title="nodes", axis=alt.Axis(tickCount=4)))
         )
-    return alt.VConcatChart(vconcat=panels, title=_lines(str(plan)))
+    return alt.VConcatChart(vconcat=panels, title=_title(plan))
 
 
-def _lines(text: str) -> list[str]:
+def _title(plan: ClusterPlan | SitesPlan) -> Any:
     """Return a title in lines: one that is wider than its charts would leave half of them empty."""
-    return wrap(text, _TITLE)
+    return alt.TitleParams(wrap(str(plan), _LETTERS), anchor="start")
 
 
 def grid_chart(grid: Grid) -> Any:
@@ -126,40 +126,42 @@ def _carbon(plan: ClusterPlan) -> Any:
     )
 
 
-def _prices(plan: ClusterPlan) -> Any:
+def _prices(plan: ClusterPlan, resource: str) -> Any:
     signal = deciding_signal(plan.simulation.signal)
     unit = signal.currency if signal.kind == "price" else "g"
-    one = plan.resources[0].removesuffix("s")
-    rows = stamped(plan.edges, (plan.prices.rent[0] * 3600 / plan.step_s).tolist())
+    one = resource.removesuffix("s")
+    price = plan.prices.rent[plan.resources.index(resource)] * 3600 / plan.step_s
+    rows = stamped(plan.edges, price.tolist())
     title = f"What an hour of one {one} is worth"
     return stepped_curve(
         inline(rows), f"{unit} per {one}-hour", x=time_axis("time"), height=_HEIGHT, title=title
     )
 
 
-def _held(plan: ClusterPlan) -> Any:
-    name = plan.resources[0]
-    kinds = {"plan": plan.held()}
+def _held(plan: ClusterPlan, name: str) -> Any:
+    kinds = {"plan": plan.held(resource=name)}
     if plan.easy is not None:
-        kinds["EASY"] = plan.held(plan.easy)
+        kinds["EASY"] = plan.held(plan.easy, name)
     rows = [
         {**row, "of": of}
         for of, values in kinds.items()
         for row in stamped(plan.edges, values.tolist(), "held")
     ]
-    chart = alt.Chart(inline(rows), width=WIDTH, height=_HEIGHT, title=f"{name} held").mark_line(
-        interpolate="step-after"
-    )
-    return chart.encode(
+    chart = alt.Chart(inline(rows), width=WIDTH, height=_HEIGHT).mark_line(interpolate="step-after")
+    there = alt.Chart(inline(stamped(plan.edges, plan.capacity(name).tolist(), "there")))
+    there = there.mark_line(interpolate="step-after", strokeDash=[3, 3], color="grey")
+    held = chart.encode(
         x=time_axis("time"),
         y=alt.Y("held:Q", title=f"{name} held"),
         color=two_colours("of", list(kinds)),
     )
+    title = f"{name} held, and how many there are (dashed)"
+    return (there.encode(x=time_axis("time"), y=alt.Y("there:Q")) + held).properties(title=title)
 
 
-def _heat(plan: ClusterPlan) -> Any:
+def _heat(plan: ClusterPlan, resource: str) -> Any:
     """Draw which share of the machines is held, a row for each day."""
-    share = plan.held() / np.maximum(plan.capacity(), 1e-9)
+    share = plan.held(resource=resource) / np.maximum(plan.capacity(resource), 1e-9)
     cells: dict[tuple[str, int], list[float]] = {}
     for instant, value in zip(plan.edges[:-1].tolist(), share.tolist(), strict=True):
         when = datetime.fromtimestamp(instant, UTC)
@@ -196,18 +198,19 @@ def _gantt(plan: ClusterPlan) -> Any:
         for place, row in enumerate(plan.stretches.job.tolist())
         if row % every == 0
     ]
+    span = (float(plan.edges[0]), float(plan.edges[-1]))
     title = "Who runs when" + (f" (every {every}. job)" if every > 1 else "")
     return (
         alt.Chart(inline(rows), width=WIDTH, height=2 * _HEIGHT, title=title)
         .mark_bar()
         .encode(
-            x=time_axis("begin"),
+            x=time_axis("begin", within=span),
             x2="end:T",
             y=alt.Y("job:O", title="jobs", axis=None),
             color=alt.Color(
                 "intensity:Q",
                 title=signal.unit,
-                scale=alt.Scale(scheme="redyellowgreen", reverse=True),
+                scale=alt.Scale(scheme="viridis"),
             ),
             tooltip=["id:N", alt.Tooltip("intensity:Q", format=".4g")],
         )
