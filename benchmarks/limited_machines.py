@@ -31,6 +31,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 import lowtide as lt
@@ -41,6 +42,8 @@ from lowtide.job import INTERRUPTIBLE
 from lowtide.market.booking import Booked
 from lowtide.market.rolling import ClusterPolicy
 from lowtide.page.looks import BLUE, INK, NEUTRAL, PINK, WIDTH, YELLOW, alt, inline, save_image
+
+FloatArray = npt.NDArray[np.float64]
 
 # What each axis is varied over; the base is the first of each.
 AXES: Mapping[str, tuple[Any, ...]] = {
@@ -158,9 +161,14 @@ def without_forecasts(cell: Cell, count: int, seed: int) -> dict[str, Any]:
 
 def simulated(signal: lt.Signal, jobs: Any, cluster: lt.Cluster, policy: Any) -> Any:
     """Run a policy on the machines; a start policy queues under EASY."""
-    more = {"discipline": "easy"} if isinstance(policy, str) else {}
     return lt.simulate(
-        jobs, signal, policy=policy, cluster=cluster, baseline=None, repeat_signal=True, **more
+        jobs,
+        signal,
+        policy=policy,
+        cluster=cluster,
+        discipline="easy" if isinstance(policy, str) else None,
+        baseline=None,
+        repeat_signal=True,
     )
 
 
@@ -214,6 +222,11 @@ def study(
     return table
 
 
+def column(table: pl.DataFrame, name: str) -> FloatArray:
+    """Return a column of numbers."""
+    return table[name].to_numpy().astype(float)
+
+
 def beside_base(table: pl.DataFrame, axis: str) -> pl.DataFrame:
     """Return the cells that differ from the base in one axis at most, in the order of the axis."""
     others = [each.name for each in fields(Cell) if each.name != axis]
@@ -244,10 +257,10 @@ def figure(table: pl.DataFrame, axis: str) -> Any:
             {
                 "at": name,
                 "who": who,
-                "mean": scale * part[key].mean(),
-                "low": scale * part[key].min(),
-                "high": scale * part[key].max(),
-                "most": 100 * part["most"].mean(),
+                "mean": scale * column(part, key).mean(),
+                "low": scale * column(part, key).min(),
+                "high": scale * column(part, key).max(),
+                "most": 100 * column(part, "most").mean(),
             }
             for name, part in groups
             for key, who in keys.items()
@@ -317,15 +330,15 @@ def told(table: pl.DataFrame, axis: str) -> str:
     lines.append("|---|" + "--:|" * (len(head) + 1) + "---|")
     for (value,), part in beside_base(table, axis).group_by(axis, maintain_order=True):
         keys = ("plan", "most", "online", "booked", "start")
-        cells = " | ".join(_spread(part[key]) for key in keys)
-        kept = part["online"].sum() / part["plan"].sum()
+        cells = " | ".join(_spread(column(part, key)) for key in keys)
+        kept = column(part, "online").sum() / column(part, "plan").sum()
         late = " / ".join(str(part[f"{who}_late"].sum()) for who in (*WHO, "easy"))
         lines.append(f"| {_short(value)} | {cells} | {kept:.0%} | {late} |")
     return "\n".join(lines)
 
 
-def _spread(values: pl.Series) -> str:
-    low, mean, high = (100 * each for each in (values.min(), values.mean(), values.max()))
+def _spread(values: FloatArray) -> str:
+    low, mean, high = (100 * float(each) for each in (values.min(), values.mean(), values.max()))
     return f"{mean:.1f} % ({low:.1f} to {high:.1f})" if len(values) > 1 else f"{mean:.1f} %"
 
 
@@ -334,6 +347,7 @@ def told_drawn(table: pl.DataFrame) -> str:
     some = table.filter(pl.col("seed") >= FIRST_DRAWN)
     lines = ["| | cells | all known | online keeps | booked keeps | late: online | EASY |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|")
+    names = ("plan", "online", "booked", "online_late", "easy_late", "jobs")
     parts = [("all", some)] + [
         (f"{TITLES[axis]}: {_short(value)}", some.filter(pl.col(axis) == value))
         for axis in AXES
@@ -342,9 +356,10 @@ def told_drawn(table: pl.DataFrame) -> str:
     for name, part in parts:
         if not len(part):
             continue
-        plan, jobs = part["plan"].sum(), part["jobs"].sum()
-        kept = " | ".join(f"{part[who].sum() / plan:.0%}" for who in ("online", "booked"))
-        late = " | ".join(f"{part[f'{who}_late'].sum() / jobs:.1%}" for who in ("online", "easy"))
+        total = {name: column(part, name).sum() for name in names}
+        plan, jobs = total["plan"], total["jobs"]
+        kept = " | ".join(f"{total[who] / plan:.0%}" for who in ("online", "booked"))
+        late = " | ".join(f"{total[f'{who}_late'] / jobs:.1%}" for who in ("online", "easy"))
         lines.append(f"| {name} | {len(part)} | {100 * plan / len(part):.1f} % | {kept} | {late} |")
     return "\n".join(lines)
 

@@ -69,7 +69,7 @@ def _read_pm100(source: Source, time_unit: str | None) -> Trace:
     columns: dict[str, Any] = {"arrival": arrival}
     if "start_time" in sheet.headings:
         waited_s = _instants(sheet, "start_time", notes) - arrival
-        if early := np.count_nonzero(waited_s < 0):
+        if early := int(np.count_nonzero(waited_s < 0)):
             notes.append(
                 f"{format_count(early, 'job')} said to start before it was submitted: how long "
                 "that waited is unknown"
