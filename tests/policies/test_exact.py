@@ -981,7 +981,8 @@ def test_no_policy_beats_it_from_a_ragged_arrival(seed: int) -> None:
     )
     best = lt.plan(job, signal, policy=Exact(time_budget_s=0.01))
     best.schedule.check(job)
-    assert best.resolution_gap_g > 0
+    # What may be stopped for nothing is planned to the second.
+    assert (best.resolution_gap_g > 0) == bool(profile.startup)
     for policy in OTHERS:
         other = lt.plan(job, signal, policy=policy).footprint.carbon_g
         assert best.lower_bound_g - best.resolution_gap_g <= other * (1 + 1e-9), policy
