@@ -377,9 +377,7 @@ def render_parquet(trace: Trace) -> bytes:
             for name, values in _headed(trace).items()
         }
     )
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, metadata={"time_unit": "s"})
-    return buffer.getvalue()
+    return files.parquet_of(frame, metadata={"time_unit": "s"})
 
 
 def _headed(trace: Trace) -> dict[str, FloatArray | list[str | None]]:
