@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import math
 import random
 import socket
 from collections.abc import Iterator
@@ -186,6 +187,19 @@ def test_what_a_server_does_not_take_is_not_noted(
     with pytest.raises(Unreachable, match="does not take mails"):
         send(database, _settings(), found, now=now)
     assert not rows(database, schema.mails)
+
+
+def test_what_is_estimated_is_marked_and_what_is_not_known_is_told_as_that(
+    quiet: tuple[Database, float],
+) -> None:
+    database, now = quiet
+    settings, now = _settings(), _workday(now)
+    [letter, *_] = letters(database, settings, now=now)
+    mail = compose(letter, settings, now=now, stop_key="k")
+    assert str(mail["Subject"]).startswith("~")
+    finding = replace(letter.wasted[0].finding, carbon_g=math.nan)
+    text = mail_text([replace(letter.wasted[0], finding=finding)], settings)
+    assert " --- CO2e" in text and "~---" not in text
 
 
 @pytest.mark.parametrize(

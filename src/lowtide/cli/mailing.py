@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowtide.certainty import marks_for
 from lowtide.cli.output import Column, Form, plain, print_rows, say
 
 if TYPE_CHECKING:
@@ -66,11 +67,10 @@ def tell_users(place: str | None, config: Path | None, *, dry_run: bool, form: F
 
 
 def _columns() -> list[Column]:
-
     return [
         Column("user", "user"),
         Column("jobs", "jobs"),
-        Column("energy_j", "for nothing"),
+        Column("energy_j", "for nothing", marks=lambda _: marks_for(estimated=True)),
         Column("sent", "sent", plain),
         Column("why_not", "why not"),
     ]
