@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import json
 import math
 import random
 import socket
@@ -23,6 +24,7 @@ from lowtide.serve.mail import compose, letters, mail_text, send, set_mails, sto
 from lowtide.serve.settings import Exempt, MailSettings, Settings
 from lowtide.store.database import Database
 from support.commands import run
+from support.faces import assert_keys_as_kept
 from support.pushed import Node, centre, rows
 from support.wasteful import WastefulNode, wasteful
 
@@ -264,12 +266,16 @@ def test_a_dry_run_sends_nothing(
         f'cluster = "alps"\n[mail]\nserver = "{server}"\nsender = "hpc@example.org"\n'
         'domain = "example.org"\nleast_kwh = 0\n'
     )
-    words = ("report", "--mail", "--config", str(config), "--store", database.name)
+    words = ("serve", "mail", "--config", str(config), "--store", database.name)
     shown = run(capsys, *words, "--dry-run")
     assert shown.code == 0
     assert "To: ada@example.org" in shown.out
     assert not kept.taken
     assert not rows(database, schema.mails)
+    columns = run(capsys, *words, "--dry-run", "-P").out.splitlines()
+    document = json.loads(run(capsys, *words, "--dry-run", "--json").out)
+    assert len(columns) - 1 == len(document["users"]) == len(USERS)
+    assert_keys_as_kept("verbs/serve mail.txt", document, columns[0])
     sent = run(capsys, *words)
     assert sent.code == 0
     assert len(kept.taken) == len(USERS)
