@@ -72,6 +72,11 @@ def word_for_power(energy_j: float, measured_j: float) -> str | None:
     return "part" if measured_j > 0 else "estimated"
 
 
+def tells_of_model(word: str | None) -> bool:
+    """Say whether a word of `word_for_power` says that a model had a part in it."""
+    return word in ("estimated", "part")
+
+
 class Marked(str):
     """A text that knows how it is marked."""
 

@@ -196,11 +196,28 @@ class UnknownName(LowtideError, LookupError):
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.name = name
         self.known = sorted(known)
-        near = get_close_matches(name, self.known, n=1)
-        guess = f" (did you mean {near[0]!r}?)" if near else ""
         super().__init__(
-            f"unknown {what} {name!r}{guess}: known are {', '.join(self.known) or 'none'}{hint}"
+            f"unknown {what} {name!r}{guess_at(name, self.known)}: known are "
+            f"{', '.join(self.known) or 'none'}{hint}"
         )
+
+
+def guess_at(name: str, known: Iterable[str]) -> str:
+    """Return which known name was meant by another, to be told behind it; empty without a guess.
+
+    >>> guess_at("pwoer", ["power", "energy"])
+    " (did you mean 'power'?)"
+    """
+    near = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def require_known(keys: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse a key that means nothing, with the nearest that does."""
+    known = tuple(known)
+    for key in keys:
+        if key not in known:
+            raise UnknownName(what, str(key), known)
 
 
 class FormatError(LowtideError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import io
 import json
 import os
 import zlib
@@ -162,6 +163,19 @@ def write_whole(path: Path | str, content: str | bytes, *, lasting: bool = True)
             raise
     except OSError as error:
         raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from error
+
+
+def write_table(path: Path | str, frame: Any, *, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a table of polars' as CSV or Parquet, by the file's name, whole or not at all."""
+    is_csv = Path(path).suffix == ".csv"
+    write_whole(path, frame.write_csv() if is_csv else parquet_of(frame, metadata=metadata))
+
+
+def parquet_of(frame: Any, *, metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return a table of polars' as the bytes of a Parquet file."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, metadata=metadata)
+    return buffer.getvalue()
 
 
 def try_lock(file: int) -> bool | None:

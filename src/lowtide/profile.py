@@ -11,14 +11,13 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lowtide import files
-from lowtide.errors import FormatError, InvalidInput, InvalidProfile
+from lowtide.errors import FormatError, InvalidInput, InvalidProfile, guess_at
 from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, format_count, format_energy, format_hours, parse_duration
 
@@ -477,10 +476,9 @@ def profile_path(path: Path | str) -> Path:
 def _known_keys(table: Mapping[str, Any], known: Sequence[str], what: str) -> None:
     for key in table:
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            guess = f" (did you mean {near[0]!r}?)" if near else ""
             raise InvalidProfile(
-                f"unknown key {key!r} in {what}{guess}: known are {', '.join(sorted(known))}"
+                f"unknown key {key!r} in {what}{guess_at(key, known)}: known are "
+                f"{', '.join(sorted(known))}"
             )
 
 

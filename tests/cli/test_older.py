@@ -23,6 +23,7 @@ from support.faces import paths_of
         ("watch --fast 4711 -o x --no-store", "watch follow 4711 -o x"),
         ("watch --once --facts-from none --pue 2 --interval=3 --json", "node --pue 2 --json"),
         ("queue --report --days 3", "queue report --days 3"),
+        ("report --mail --dry-run", "serve mail --dry-run"),
         ("queue --calibration --store s", "queue waits"),
         ("when -t 60 --tradeoff", "tradeoff -t 60"),
         # What is another program's is left alone, and so is what has no older spelling.

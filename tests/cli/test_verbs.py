@@ -51,8 +51,8 @@ OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
 OF_SLURM = ("drive", "queue", "queue waits", "queue forget", "queue hold", "queue release")
 OF_SLURM += ("queue report", "sbatch")
-# One goes on until it is told to stop, two need a centre: they are run in tests/serve.
-ENDLESS = ("serve", "login", "logout")
+# One goes on until it is told to stop, three need a centre: they are run in tests/serve.
+ENDLESS = ("serve", "login", "logout", "serve mail")
 # This needs a job, and is run in test_watch.py.
 OF_JOBS = ("watch follow",)
 RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS, *ENDLESS)]

@@ -25,6 +25,20 @@ printf '%s\\n' "$@" > taken
 echo 42
 """,
 }
+QUEUE = """
+[grid]
+synthetic = "windy"
+days = 4
+[workload]
+duration = "6h"
+wait = "6h"
+interruptible = "anywhere"
+arrivals = { kind = "periodic", period = "1h" }
+lengths = "1h"
+jobs = { kind = "constant", power_w = 400 }
+[cluster]
+cpus_per_node = 1
+"""
 WORDS = ("--finish-by", "+30h", "--grid", "windy", "--no-check")
 
 
@@ -96,15 +110,24 @@ def test_what_was_computed_is_told_where_it_cannot_be_written(
     (tmp_path / "file").write_text("")
     below = tmp_path / "file" / "x"
     job = ("-t", "60", "--power", "300", "--deadline", "+4h", "--grid", "windy")
+    queue, sites = str(tmp_path / "queue.toml"), str(tmp_path / "sites.toml")
+    Path(queue).write_text(f"{QUEUE}nodes = 4\n")
+    Path(sites).write_text(f"{QUEUE}[sites.a]\nnodes = 2\n[sites.b]\nnodes = 2\n")
+    table = ("--effort", "0.05", "--jobs-table", f"{below}.csv")
+    by_hour = ("--elastic", "0.5:0.6", "--by-hour")
     for words in (
         ("learn", "h200", "-o", f"{below}.toml", "--image", f"{below}.png"),
         ("tradeoff", *job, "--image", f"{below}.png"),
+        ("plan-cluster", queue, *table, "--image", f"{below}.png"),
+        ("plan-cluster", queue, *table, *by_hour),
+        ("plan-cluster", sites, *table),
         ("recording", "show", "h200", "--run", "full_0", "--image", f"{below}.png"),
     ):
         told = run(capsys, *words)
         assert told.code == 2
         assert f"cannot write {below}" in told.err
-        assert len(told.out.splitlines()) > 4, words
+        # Of jobs that keep their width nothing is told but the plan.
+        assert len(told.out.splitlines()) > (0 if "--by-hour" in words else 4), words
         assert str(below) not in told.out
 
 

@@ -621,7 +621,7 @@ def test_the_centre_is_set_up_as_its_settings_say(runs: Runs) -> None:
     assert stat.S_IMODE((folder / "serve.env").stat().st_mode) == 0o600
     assert f'PGPASSWORD="{SECRET}"\n' in (folder / "serve.env").read_text("utf-8")
     mailing = command(runs, "lowtide-mail.service", "centre")
-    assert mailing[1:3] == ["report", "--mail"]
+    assert mailing[1:3] == ["serve", "mail"]
     timer = unit(runs, "lowtide-mail.timer", "centre")
     assert timer["Timer"]["OnCalendar"] == "Mon..Fri 09:00"
     site = (folder / "lowtide.conf").read_text("utf-8")

@@ -207,7 +207,7 @@ def test_parquet_keeps_jobs_of_unknown_length(tmp_path: Path) -> None:
 def test_columns_that_mean_nothing_are_told_of(tmp_path: Path) -> None:
     text = "arrival_time,length,cpus,mood,prioritie\n0,100,1,good,5\n"
     trace = read_jobs(put(tmp_path, text))
-    assert trace.notes == ("columns ignored: mood, prioritie (did you mean priority?)",)
+    assert trace.notes == ("columns ignored: mood, prioritie (did you mean 'priority'?)",)
     assert trace.shifted(50).select(slice(1)).notes == trace.notes
 
 

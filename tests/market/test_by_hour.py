@@ -170,6 +170,18 @@ def test_who_cannot_change_its_width_keeps_it():
     assert Widening.of(instance, layers_of({2.0: 1.5})).rows.size == 1
 
 
+def test_a_queue_in_which_nobody_can_change_is_planned_as_it_is():
+    rng = np.random.default_rng(5)
+    job, grid = plain_job(rng, "a"), draw_signal(rng)
+    rigid = replace(job, interruptible="never")
+    # Nobody has half a node.
+    narrow = replace(job, resources=Resources(cpus=1, nodes=1))
+    for each, curve in ((rigid, CURVE), (narrow, {0.5: 0.6})):
+        plan = plan_elastic([each], lt.Cluster(nodes=4, cpus_per_node=1), grid, elastic=curve)
+        assert plan.lower_bound_g <= plan.amount * (1 + 1e-9)
+        assert not plan.late.size and not plan.hours_at()
+
+
 def test_one_width_for_each_is_never_better_than_the_bound():
     for seed in range(max(MANY // 2, 3)):
         rng = np.random.default_rng([seed, 84])

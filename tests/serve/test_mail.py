@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import email
+import json
+import math
 import random
 import socket
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from lowtide.serve.mail import compose, letters, mail_text, send, set_mails, sto
 from lowtide.serve.settings import Exempt, MailSettings, Settings
 from lowtide.store.database import Database
 from support.commands import run
+from support.faces import assert_keys_as_kept
 from support.pushed import Node, centre, rows
 from support.wasteful import WastefulNode, wasteful
 
@@ -188,6 +191,19 @@ def test_what_a_server_does_not_take_is_not_noted(
     assert not rows(database, schema.mails)
 
 
+def test_what_is_estimated_is_marked_and_what_is_not_known_is_told_as_that(
+    quiet: tuple[Database, float],
+) -> None:
+    database, now = quiet
+    settings, now = _settings(), _workday(now)
+    [letter, *_] = letters(database, settings, now=now)
+    mail = compose(letter, settings, now=now, stop_key="k")
+    assert str(mail["Subject"]).startswith("~")
+    finding = replace(letter.wasted[0].finding, carbon_g=math.nan)
+    text = mail_text([replace(letter.wasted[0], finding=finding)], settings)
+    assert " --- CO2e" in text and "~---" not in text
+
+
 @pytest.mark.parametrize(
     "user",
     ["ada\r\nBcc: eve@example.org", "ada@evil.org", "ada eve", "", "-oQ/tmp", "ada,eve", "ä"],
@@ -250,12 +266,16 @@ def test_a_dry_run_sends_nothing(
         f'cluster = "alps"\n[mail]\nserver = "{server}"\nsender = "hpc@example.org"\n'
         'domain = "example.org"\nleast_kwh = 0\n'
     )
-    words = ("report", "--mail", "--config", str(config), "--store", database.name)
+    words = ("serve", "mail", "--config", str(config), "--store", database.name)
     shown = run(capsys, *words, "--dry-run")
     assert shown.code == 0
     assert "To: ada@example.org" in shown.out
     assert not kept.taken
     assert not rows(database, schema.mails)
+    columns = run(capsys, *words, "--dry-run", "-P").out.splitlines()
+    document = json.loads(run(capsys, *words, "--dry-run", "--json").out)
+    assert len(columns) - 1 == len(document["users"]) == len(USERS)
+    assert_keys_as_kept("verbs/serve mail.txt", document, columns[0])
     sent = run(capsys, *words)
     assert sent.code == 0
     assert len(kept.taken) == len(USERS)

@@ -219,7 +219,7 @@ def test_the_verb_writes_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert document["by_user"][0]["user"] is None
     wrong = run(capsys, *words, "--time-table", "steps.txt")
     assert wrong.code == 2
-    assert "a table of steps is a .parquet or .csv file" in wrong.err
+    assert "a table is a .parquet or .csv file" in wrong.err
 
 
 def test_the_front_by_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

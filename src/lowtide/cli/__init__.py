@@ -40,7 +40,7 @@ from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
 from lowtide.cli.scaling import sizes
-from lowtide.cli.serve import node_token, serve, tokens
+from lowtide.cli.serve import mail, node_token, serve, tokens
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -114,6 +114,7 @@ for name, second in (
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
+    ("serve mail", mail),
     ("serve node-token", node_token),
     ("serve tokens", tokens),
     ("watch follow", follow),

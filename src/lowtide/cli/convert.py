@@ -74,18 +74,15 @@ def convert(
 
 def _write_parquet(path: Path, text: str) -> None:
     """Write a table that is there as CSV as Parquet; its remarks become metadata."""
-    import io
-
     import polars as pl
 
     from lowtide import files
 
     remarks = [line[2:].partition(": ") for line in text.splitlines() if line.startswith("# ")]
-    buffer = io.BytesIO()
-    pl.read_csv(
+    frame = pl.read_csv(
         text.encode(), try_parse_dates=True, comment_prefix="#", infer_schema_length=None
-    ).write_parquet(buffer, metadata={key: value for key, _, value in remarks})
-    files.write_whole(path, buffer.getvalue())
+    )
+    files.write_table(path, frame, metadata={key: value for key, _, value in remarks})
 
 
 def _holds_jobs(source: Path, how: list[str] | None) -> bool:

@@ -71,6 +71,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide serve tokens --store centre.sqlite --config serve.toml",
         "lowtide serve tokens --store centre.sqlite --config serve.toml --of ada --revoke-all",
     ),
+    "serve mail": ("lowtide serve mail --dry-run --config serve.toml --store centre.sqlite",),
     "serve node-token": ("lowtide serve node-token n1 --store centre.sqlite --config serve.toml",),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (
@@ -109,7 +110,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "report": (
         "lowtide report worth-it-results",
         "lowtide report worth-it-results --baseline oracle --no-figures -o against-oracle.html",
-        "lowtide report --mail --dry-run --config serve.toml --store centre.sqlite",
     ),
     "reproduce thesis": (
         "lowtide reproduce thesis --only length=16h,wait=24h",

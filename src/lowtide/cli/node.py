@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.certainty import is_estimated, lacks_grams, mark_notes, marks_for, marks_in
+from lowtide.certainty import (
+    is_estimated,
+    lacks_grams,
+    mark_notes,
+    marks_for,
+    marks_in,
+    tells_of_model,
+)
 from lowtide.cli.options import NodeOptions
 from lowtide.cli.output import (
     SYNTHETIC,
@@ -330,7 +337,7 @@ def _of(row: dict[str, Any], what: str) -> str:
 
 
 def _power_marks(row: dict[str, Any]) -> str:
-    return marks_for(estimated=row["power"] in ("estimated", "part"))
+    return marks_for(estimated=tells_of_model(row["power"]))
 
 
 def _energy_marks(row: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ OLDER = (
     ),
     Older("queue --calibration", "queue waits", moot="--store= --days="),
     Older("queue --report", "queue report"),
+    Older("report --mail", "serve mail"),
     Older("when --tradeoff", "tradeoff"),
 )
 

@@ -178,6 +178,12 @@ def require_figure(path: Path | None) -> None:
         raise InvalidInput(f"a figure is a .png or .svg file, not {path.name!r}")
 
 
+def require_table(path: Path | None) -> None:
+    """Refuse a table of a kind that cannot be written, before anything is computed."""
+    if path is not None and path.suffix not in (".parquet", ".csv"):
+        raise InvalidInput(f"a table is a .parquet or .csv file, not {path.name!r}")
+
+
 def plain_table(
     rows: Iterable[Any], columns: Sequence[Column] | None = None, *, digits: int | None = 10
 ) -> tuple[list[str], list[list[str]]]:
@@ -488,6 +494,21 @@ def progress(
         disable=not sys.stderr.isatty(),
     ) as bar:
         yield Bar(bar, doing, total)
+
+
+@contextmanager
+def staged(doing: str, stages: Sequence[str]) -> Iterator[Callable[[str, float], None]]:
+    """Show how far something is that goes through stages.
+
+    What it yields is told the stage, by its name, and which share of that is done.
+    """
+    with progress(doing, len(stages)) as bar:
+
+        def tell(stage: str, share: float) -> None:
+            place = stages.index(stage) if stage in stages else len(stages) - 1
+            bar.reach(place + share, len(stages), stage)
+
+        yield tell
 
 
 def tracked(items: Iterable[Item], doing: str, total: int) -> Iterator[Item]:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import Data, RepeatSignal, Settings, read_settings
-from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say, say_all
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    Written,
+    print_rows,
+    require_figure,
+    require_table,
+    say,
+    say_all,
+    staged,
+)
 
 if TYPE_CHECKING:
     from lowtide.cli.inputs import Zone
@@ -98,15 +109,15 @@ def plan_cluster(
     from lowtide.cli.inputs import Zone
     from lowtide.cli.plan_sites import plan_at_sites, plan_by_hour
     from lowtide.errors import InvalidInput
+    from lowtide.files import write_table
     from lowtide.market import plan_cluster as plan_queue
     from lowtide.simulator.simulation import reaching
     from lowtide.studies.experiment import Experiment
     from lowtide.studies.run import check_runs, deciding, inputs_of, planned_with
 
     said = read_settings(settings, repeat_signal=repeat_signal)
-    for path, suffixes in ((jobs_table, (".parquet", ".csv")), (image, (".png", ".svg"))):
-        if path is not None and path.suffix not in suffixes:
-            raise InvalidInput(f"{path.name!r} ends in none of {', '.join(suffixes)}")
+    require_table(jobs_table)
+    require_figure(image)
     zone = Zone.named(tz)
     experiment = Experiment.load(file, data=data, settings=said)
     run = experiment.only_run(file)
@@ -144,12 +155,7 @@ def plan_cluster(
         signal, float(jobs.deadline.max()), repeat=bool(rules.get("repeat_signal", False))
     )
     by = deciding(rules)
-    with progress("planning", len(_STAGES)) as bar:
-
-        def doing(what: str, share: float) -> None:
-            place = _STAGES.index(what) if what in _STAGES else len(_STAGES) - 1
-            bar.reach(place + share, len(_STAGES), what)
-
+    with staged("planning", _STAGES) as doing:
         plan = plan_queue(
             jobs,
             cluster,
@@ -173,17 +179,19 @@ def plan_cluster(
         document=lambda: _document(plan, run.shown, quote),
         show=lambda: _show(plan, quote, zone),
     )
-    if image is not None:
-        from lowtide.page.looks import save_image
-        from lowtide.studies.together import plan_chart
-
-        save_image(plan_chart(plan), image)
-    if jobs_table is not None:
-        from lowtide.cli.simulate import write_jobs
-
-        write_jobs(plan.simulation, jobs_table)
+    written = Written()
+    written.add(image, lambda path: _draw(plan, path))
+    written.add(jobs_table, lambda path: write_table(path, plan.simulation.table()))
     if form.for_people:
-        say_all(f"written: {path}" for path in (image, jobs_table) if path is not None)
+        say_all(f"written: {path}" for path in written.paths)
+    written.settle()
+
+
+def _draw(plan: ClusterPlan, path: Path) -> None:
+    from lowtide.page.looks import save_image
+    from lowtide.studies.together import plan_chart
+
+    save_image(plan_chart(plan), path)
 
 
 def _wait(said: str | None) -> float | str | None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowtide.cli.output import Column, Form, print_rows, progress, say
+from lowtide.cli.output import Column, Form, print_rows, say, staged
 
 if TYPE_CHECKING:
     from lowtide.market import ElasticPlan, SitesPlan
@@ -47,12 +47,7 @@ def plan_at_sites(
         )
         for name, site in sites.items()
     }
-    with progress("planning", len(_STAGES)) as bar:
-
-        def doing(what: str, share: float) -> None:
-            place = _STAGES.index(what) if what in _STAGES else len(_STAGES) - 1
-            bar.reach(place + share, len(_STAGES), what)
-
+    with staged("planning", _STAGES) as doing:
         plan = plan_sites(jobs, sites, elastic=_widths(elastic), doing=doing, **options)
     form.print(
         _rows(plan),
@@ -68,9 +63,9 @@ def _write(path: Path | None, rows: list[dict[str, Any]], form: Form) -> None:
     if path is not None:
         import polars as pl
 
-        table = pl.DataFrame(rows)
-        write = table.write_csv if path.suffix == ".csv" else table.write_parquet
-        write(path)
+        from lowtide.files import write_table
+
+        write_table(path, pl.DataFrame(rows))
         if form.for_people:
             say(f"written: {path}")
 
@@ -95,13 +90,7 @@ def plan_by_hour(
         raise InvalidInput("widths are of nodes: add [cluster] with nodes and cpus_per_node")
     repeat = bool(run.parameters["run"].get("repeat_signal"))
     known = reaching(signal, float(jobs.deadline.max()), repeat=repeat)
-    stages = (*_STAGES, "nodes", "proving")
-    with progress("planning", len(stages)) as bar:
-
-        def doing(what: str, share: float) -> None:
-            place = stages.index(what) if what in stages else len(stages) - 1
-            bar.reach(place + share, len(stages), what)
-
+    with staged("planning", (*_STAGES, "nodes", "proving")) as doing:
         plan = plan_elastic(
             jobs, cluster, known, elastic=_widths(elastic) or {}, doing=doing, **options
         )
@@ -110,12 +99,13 @@ def plan_by_hour(
         say(f"{plan}.")
         for row in plan.late[:10].tolist():
             say(f"Job {plan.jobs.id[row]} is late.")
-        print()
         columns = (
             Column("", "times its nodes", "{:g}".format, itemgetter(0)),
             Column("", "for so long", lambda hours: format_duration(3600 * hours), itemgetter(1)),
         )
-        print_rows(columns, plan.hours_at().items())
+        if hours_at := plan.hours_at():
+            print()
+            print_rows(columns, hours_at.items())
 
     rows = _rows_by_hour(plan)
     form.print(

@@ -14,7 +14,7 @@ from lowtide.certainty import marked
 from lowtide.cli.deferring import NO_FORECAST, FinishBy, forecaster, read_finish, worth
 from lowtide.cli.options import Profile, Time, UsualGridOptions
 from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, say, warn
-from lowtide.errors import InvalidInput
+from lowtide.errors import InvalidInput, Once
 from lowtide.files import given_environment
 from lowtide.units import format_duration, format_iso, format_number, format_percent, format_time
 
@@ -405,7 +405,7 @@ class _Turns:
         self._tell = tell
         self._next = time.monotonic() + every_s
         self._program: StartedProgram | None = None
-        self._said: set[str] = set()
+        self._once = Once()
         self._troubles = 0
 
     def wait(self, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -444,8 +444,7 @@ class _Turns:
         turn = self.driver.turn()
         deaf = [deed.verdict.why for deed in turn.deeds if deed.verdict.what == "runs"]
         for problem in (*turn.problems, *(deed.problem for deed in turn.deeds), *deaf):
-            if problem and problem not in self._said:
-                self._said.add(problem)
+            if problem and self._once.is_new(problem):
                 warn(problem)
 
 

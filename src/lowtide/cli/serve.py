@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.certainty import marks_for
 from lowtide.cli.options import StorePlace
-from lowtide.cli.output import TABLE, Column, Form, say, warn
+from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 
 if TYPE_CHECKING:
     import socket as sockets
@@ -229,6 +230,65 @@ def _catch_up(mirror: Mirror) -> None:
     import time
 
     mirror.catch_up(now=time.time())
+
+
+def mail(
+    config: CentreConfig = None,
+    place: StorePlace = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the mails, and send none.")
+    ] = False,
+    form: Form = TABLE,
+) -> None:
+    """Write to users what their jobs held and did not use.
+
+    It is meant to be run every morning: mails are sent on workdays and not too often, and say how
+    to get no more of them.
+    """
+    import time
+    from datetime import UTC, datetime
+
+    from lowtide.serve.mail import compose, letters, send
+    from lowtide.serve.settings import find_settings
+
+    settings, now = find_settings(config), time.time()
+    with _centre(place, settings) as keeper:
+        zone = datetime.fromtimestamp(now, UTC).astimezone().tzinfo or UTC
+        found = letters(keeper.database, settings, now=now, tz=zone)
+        # What cannot be written is said before anything is sent.
+        drafts = [
+            compose(each, settings, now=now, stop_key="KEY") for each in found if not each.why_not
+        ]
+        sent = [] if dry_run else send(keeper.database, settings, found, now=now)
+    rows = [
+        {
+            "user": each.user,
+            "jobs": len({one.job.ref for one in each.wasted}),
+            "energy_j": each.energy_j,
+            "sent": each.user in sent,
+            "why_not": each.why_not,
+        }
+        for each in found
+    ]
+
+    def show() -> None:
+        for draft in drafts if dry_run else ():
+            say(f"To: {draft['To']}")
+            say(f"Subject: {draft['Subject']}")
+            print()
+            print(draft.get_content())
+        print_rows(_LETTERS, rows, none="No job was seen to hold what it did not use.")
+
+    form.print(rows, columns=_LETTERS, document={"sent": len(sent), "users": rows}, show=show)
+
+
+_LETTERS = (
+    Column("user", "user"),
+    Column("jobs", "jobs"),
+    Column("energy_j", "for nothing", marks=lambda _: marks_for(estimated=True)),
+    Column("sent", "sent"),
+    Column("why_not", "why not"),
+)
 
 
 @contextmanager

@@ -17,11 +17,19 @@ from lowtide.cli.options import (
     Settings,
     read_settings,
 )
-from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    Written,
+    print_rows,
+    progress,
+    require_table,
+    say,
+    say_all,
+)
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from lowtide.simulator import Simulation
 
 # What is told together, and in which words. What a run says besides comes last.
@@ -99,14 +107,13 @@ def simulate(
     An experiment of several runs is refused until --set leaves one: lowtide sweep runs them all.
     """
     from lowtide.cli.plan import signal_document
-    from lowtide.errors import InvalidInput
+    from lowtide.files import write_table
     from lowtide.studies.experiment import Experiment
     from lowtide.studies.run import assumptions, check_runs, queue_use, simulate_run
 
     said = read_settings(settings, repeat_signal=repeat_signal)
-    for path, what in ((jobs_table, "jobs"), (time_table, "steps")):
-        if path is not None and path.suffix not in (".parquet", ".csv"):
-            raise InvalidInput(f"a table of {what} is a .parquet or .csv file, not {path.name!r}")
+    require_table(jobs_table)
+    require_table(time_table)
     experiment = Experiment.load(file, data=data, settings=said)
     run = experiment.only_run(file)
     check_runs([run], experiment)
@@ -141,15 +148,12 @@ def simulate(
         show=show,
         digits=None,
     )
-    # Last: what was computed is told even where the table cannot be written.
-    if jobs_table is not None:
-        write_jobs(simulation, jobs_table)
-        if form.for_people:
-            print(f"jobs: {jobs_table}")
-    if time_table is not None:
-        write_table(simulation.timeline(), time_table)
-        if form.for_people:
-            print(f"steps: {time_table}")
+    written = Written()
+    written.add(jobs_table, lambda path: write_table(path, simulation.table()))
+    written.add(time_table, lambda path: write_table(path, simulation.timeline()))
+    if form.for_people:
+        say_all(f"written: {path}" for path in written.paths)
+    written.settle()
 
 
 def _alone(parameters: Mapping[str, Any]) -> str:
@@ -159,25 +163,6 @@ def _alone(parameters: Mapping[str, Any]) -> str:
     if hasattr(POLICIES.load(str(parameters["policy"]["name"])), "decide_queue"):
         return "decides itself which of the jobs that wait runs when"
     return "buys machines as jobs need them, and none queues"
-
-
-def write_jobs(simulation: Simulation, path: Path) -> None:
-    """Write every job of a run as a row."""
-    write_table(simulation.table(), path)
-
-
-def write_table(table: pl.DataFrame, path: Path) -> None:
-    """Write a table, whole or not at all."""
-    import io
-
-    from lowtide import files
-
-    buffer = io.BytesIO()
-    if path.suffix == ".csv":
-        table.write_csv(buffer)
-    else:
-        table.write_parquet(buffer)
-    files.write_whole(path, buffer.getvalue())
 
 
 def _synthetic(simulation: Simulation) -> bool:

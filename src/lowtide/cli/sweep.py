@@ -19,7 +19,6 @@ from lowtide.cli.options import (
     ExperimentFile,
     RepeatSignal,
     Settings,
-    StorePlace,
     read_settings,
     read_slurm,
 )
@@ -371,9 +370,7 @@ def _document(results: ResultFolder, ran: int, took_s: float) -> dict[str, Any]:
 
 
 def report(
-    folder: Annotated[
-        Path | None, typer.Argument(help="Folder that lowtide sweep wrote.", metavar="DIR")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder that lowtide sweep wrote.", metavar="DIR")],
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="The page.  [default: report.html in the folder]"),
@@ -397,29 +394,12 @@ def report(
     workers: Annotated[
         int, typer.Option("-j", "--jobs", min=1, help="How many processes simulate and draw.")
     ] = 1,
-    mail: Annotated[
-        bool,
-        typer.Option(
-            "--mail",
-            help="Instead: write to users of a centre what their jobs held and did not use.",
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --mail: show the mails, and send none.")
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="With --mail: how the centre is set up, in TOML.", metavar="FILE"),
-    ] = None,
-    store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
     """Write what a sweep found as a page, with every figure.
 
     Each question is answered in a sentence: which policy does best, what it costs in waiting,
-    what the saving depends on. The page needs no network. With --mail it is the report of a
-    cluster's centre instead: users are told by mail, on workdays and not too often, what their jobs
-    held and did not use.
+    what the saving depends on. The page needs no network.
     """
     from lowtide.errors import InvalidInput
     from lowtide.studies.analysis import policy_numbers
@@ -427,17 +407,6 @@ def report(
     from lowtide.studies.report import write_study_report
     from lowtide.studies.study import read_study
 
-    if mail:
-        if folder is not None:
-            raise InvalidInput("--mail tells of a centre's jobs: leave the folder out")
-        from lowtide.cli.mailing import tell_users
-
-        tell_users(store, config, dry_run=dry_run, form=form)
-        return
-    if dry_run or config is not None or store is not None:
-        raise InvalidInput("--dry-run, --config and --store go with --mail")
-    if folder is None:
-        raise InvalidInput("name the folder that lowtide sweep wrote, or give --mail")
     if no_figures and figures is not None:
         raise InvalidInput("--figures and --no-figures exclude each other: leave one out")
     study = read_study(folder, baseline=baseline)

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from lowtide import files
-from lowtide.errors import Argument, FormatError, InvalidInput, LowtideError
+from lowtide.errors import Argument, FormatError, InvalidInput, LowtideError, guess_at
 from lowtide.formats.signals import unrecognised
 from lowtide.formats.source import Source
 from lowtide.formats.table_reader import MOST, ParquetSheet, Sheet
@@ -377,9 +377,7 @@ def render_parquet(trace: Trace) -> bytes:
             for name, values in _headed(trace).items()
         }
     )
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, metadata={"time_unit": "s"})
-    return buffer.getvalue()
+    return files.parquet_of(frame, metadata={"time_unit": "s"})
 
 
 def _headed(trace: Trace) -> dict[str, FloatArray | list[str | None]]:
@@ -505,8 +503,4 @@ def _check_headings(sheet: Sheet) -> list[str]:
         )
     if not unknown:
         return []
-    told = []
-    for heading in unknown:
-        near = get_close_matches(heading, _KNOWN, n=1)
-        told.append(f"{heading} (did you mean {near[0]}?)" if near else heading)
-    return [f"columns ignored: {', '.join(told)}"]
+    return [f"columns ignored: {', '.join(each + guess_at(each, _KNOWN) for each in unknown)}"]

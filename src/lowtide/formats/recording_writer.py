@@ -5,7 +5,6 @@ The folder is whole at every moment; `lowtide.formats.recording_folder` says how
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -400,7 +399,7 @@ class RecordingWriter:
 
             parts = valid_parts(self.folder)
             frame = pl.concat([pl.read_parquet(part) for part in parts], how="diagonal")
-            _write_part(self.folder / f"samples-0001-{self._part:04}.parquet", frame)
+            files.write_table(self.folder / f"samples-0001-{self._part:04}.parquet", frame)
             for part in parts:
                 part.unlink(missing_ok=True)
 
@@ -503,7 +502,7 @@ class RecordingWriter:
             self._complain("marks", f"{EVENTS} vanished, with the marks in it; later ones are kept")
         while self._parts:
             path = self.folder / f"samples-{self._part + 1:04}.parquet"
-            _write_part(path, self._parts[0].frame)
+            files.write_table(path, self._parts[0].frame)
             del self._parts[0]
             self._part += 1
             self._written.append(path)
@@ -572,9 +571,3 @@ def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
         )
         .select(frame.columns)
     )
-
-
-def _write_part(path: Path, frame: pl.DataFrame) -> None:
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, compression="zstd")
-    files.write_whole(path, buffer.getvalue())

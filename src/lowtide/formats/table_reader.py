@@ -12,14 +12,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lowtide.errors import FormatError
+from lowtide.errors import FormatError, guess_at
 from lowtide.formats.source import Place, Source
 from lowtide.formats.times import instants
 from lowtide.signal import ESTIMATED, FILLED, FloatArray, MarkArray
@@ -79,8 +78,7 @@ class Sheet:
         """Return a heading that must be there, or say which is nearest."""
         if name in self.headings:
             return name
-        near = get_close_matches(name.lower(), [known.lower() for known in self.headings], n=1)
-        guess = f" (did you mean {near[0]!r}?)" if near else ""
+        guess = guess_at(name.lower(), [known.lower() for known in self.headings])
         raise FormatError(
             f"there is no column {name!r}{guess}: the headings are {', '.join(self.headings)}",
             path=self.source.path,

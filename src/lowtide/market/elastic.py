@@ -173,9 +173,10 @@ class Widening:
         """Return how much work each job does in each slot and layer, the cheapest first."""
         gain = np.array([each.gain for each in self.layers])
         dear = np.array([each.width for each in self.layers]) / gain
-        count = self.rows.size
-        each_costs = (rates[:, :, None] * dear).reshape(count, -1)
-        most = (self.share[:, :, None] * self.has[:, None, :] * gain).reshape(count, -1)
+        # Said in full: of no jobs at all, the rest of a shape cannot be found.
+        shape = (self.rows.size, rates.shape[1] * gain.size)
+        each_costs = (rates[:, :, None] * dear).reshape(shape)
+        most = (self.share[:, :, None] * self.has[:, None, :] * gain).reshape(shape)
         order = np.argsort(each_costs, axis=1, kind="stable")
         sorted_most = np.take_along_axis(most, order, axis=1)
         before = np.cumsum(sorted_most, axis=1) - sorted_most

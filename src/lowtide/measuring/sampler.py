@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lowtide.attribution import IdleFloor
 from lowtide.errors import InvalidInput, MeterProblem, UnknownName
@@ -192,10 +192,7 @@ class Sampler:
     @property
     def names(self) -> list[str]:
         """The meters and their channels, in words."""
-        return [
-            f"{source.meter.name} ({', '.join(channel.name for channel in source.channels)})"
-            for source in self._sources
-        ]
+        return [source.name for source in self._sources]
 
     @property
     def counted(self) -> list[str]:
@@ -564,13 +561,13 @@ class Cards:
             readings = self._source.read()
         except Exception:  # noqa: BLE001 - an older library does not know every question
             self._source = None
-            return [replace(each, identities=_identity(meter, each.name)) for each in plain]
+            return [replace(each, identities=meter.identities(each.name)) for each in plain]
         return [
             Card(
                 name=name,
                 minor=next((each.minor for each in readings if each.name == name), -1),
                 identities=(
-                    *_identity(meter, name),
+                    *meter.identities(name),
                     *(each.uuid for each in readings if _card(each) == name and each.uuid),
                 ),
             )
@@ -581,12 +578,3 @@ class Cards:
 def _card(reading: GpuReading) -> str:
     """Return the card that a GPU is, or is an instance of."""
     return reading.name.partition("/")[0]
-
-
-def _identity(meter: Nvml, name: str) -> tuple[str, ...]:
-    nvml: Any = meter.library
-    try:
-        said = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(int(name[4:])))
-    except Exception:  # noqa: BLE001 - without it there are the numbers
-        return ()
-    return (said.decode() if isinstance(said, bytes) else str(said),)

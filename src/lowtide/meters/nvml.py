@@ -64,6 +64,11 @@ def _number(nvml: Any, question: Callable[..., Any], *about: Any) -> float:
     return math.nan if answer is None else float(answer)
 
 
+def _uuid(nvml: Any, handle: Any) -> str:
+    said = _asked(nvml, getattr(nvml, "nvmlDeviceGetUUID", _silent), handle) or ""
+    return said.decode() if isinstance(said, bytes) else str(said)
+
+
 def _busy_by_process(nvml: Any, gpu: _Gpu | _Metered) -> dict[int, list[float]] | None:
     """Return what share of a GPU each process kept busy since this was last asked, oldest first.
 
@@ -173,12 +178,11 @@ class NvmlGpus:
     def _made(
         self, name: str, handle: Any, device: tuple[int, int], *, is_instance: bool = False
     ) -> _Gpu:
-        uuid = self._asked(self.library.nvmlDeviceGetUUID, handle) or ""
         memory = self._asked(self.library.nvmlDeviceGetMemoryInfo, handle)
         return _Gpu(
             name=name,
             handle=handle,
-            uuid=uuid.decode() if isinstance(uuid, bytes) else uuid,
+            uuid=_uuid(self.library, handle),
             major=device[0],
             minor=device[1],
             total_bytes=math.nan if memory is None else float(memory.total),
@@ -300,6 +304,12 @@ class Nvml(BaseMeter):
             self._counted = moment
         channels = [gpu.channel for gpu in self._gpus]
         return checked(now, channels, powers, energies, resets=resets)
+
+    def identities(self, name: str) -> tuple[str, ...]:
+        """Return by what a GPU is named beside its channel; nothing where the driver is silent."""
+        nvml = self._nvml()
+        uuid = next((_uuid(nvml, gpu.handle) for gpu in self._gpus if gpu.channel.name == name), "")
+        return (uuid,) if uuid else ()
 
     def usage(self, pids: set[int]) -> dict[str, float]:
         """Return how many GPUs some processes keep busy, and what memory they hold on them.

@@ -191,6 +191,11 @@ class PowerSource:
     _stuck: bool = field(default=False, init=False)
     _turns: threading.Lock = field(default_factory=threading.Lock, init=False)
 
+    @property
+    def name(self) -> str:
+        """The meter and its channels, in words."""
+        return f"{self.meter.name} ({', '.join(channel.name for channel in self.channels)})"
+
     def begin(self, *, first: bool = False) -> None:
         """Read a slow meter beside the others, so that none waits for it."""
         self._begun_s = time.monotonic()

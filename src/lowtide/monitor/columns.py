@@ -293,6 +293,8 @@ class Columns:
             name: One of the attributes of what was read that only grow.
         """
         values = self._values(name)
+        if self._is_plain:
+            return values
         for whole, numbers in self._wholes.values() if name == "cpu_s" else ():
             for number in numbers:
                 values[number] -= whole.before_s.get(id(self.rows[number]), 0.0)
@@ -305,6 +307,8 @@ class Columns:
             name: `reserved_cpus` or `reserved_bytes`.
         """
         values = self._values(name)
+        if self._is_plain:
+            return values
         left_out = self._strays.copy()
         for _, numbers in self._wholes.values():
             strays = [number for number in numbers if self._strays[number]]
@@ -361,6 +365,8 @@ class Columns:
             name: `memory_bytes` or `processes`.
         """
         values = self._values(name)
+        if self._is_plain:
+            return values
         # What a part held that is no more says nothing about a unit that is there.
         left_out = self._gone() & self._lives()[self.places]
         for _, numbers in self._wholes.values():
@@ -369,8 +375,13 @@ class Columns:
                 left_out[strays] = True
         return self._added(name, values, left_out=left_out)
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether each unit was read in one part: what its row says is all there is to say."""
+        return len(self.units) == len(self.rows) and not self._wholes
+
     def _values(self, name: str) -> FloatArray:
-        return np.array(list(map(_READ[name], self.rows)), dtype=np.float64)
+        return np.fromiter(map(_READ[name], self.rows), np.float64, count=len(self.rows))
 
     def _gone(self) -> npt.NDArray[np.bool_]:
         return np.array([row.gone for row in self.rows], dtype=np.bool_)
@@ -385,8 +396,6 @@ class Columns:
         self, name: str, values: FloatArray, *, left_out: npt.NDArray[np.bool_] | None
     ) -> FloatArray:
         """Return the sums of what is known, with what parts came to that are no more."""
-        if len(self.units) == len(self.rows) and not self._wholes:
-            return values
         if left_out is not None:
             values[left_out] = np.nan
         known = ~np.isnan(values)

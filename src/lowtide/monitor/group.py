@@ -228,7 +228,7 @@ class Group:
             now: Seconds by a clock that nobody sets.
         """
         slow = now >= self._slow_at
-        if self.awaits_limits and now >= self._limits_at:
+        if not slow and self.awaits_limits and now >= self._limits_at:
             self._read_limits(now, means)
         counter = self._cpu
         if slow or (

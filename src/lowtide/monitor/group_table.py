@@ -267,11 +267,11 @@ class GroupTable:
         if group.gone:
             self._end(group, now)
             return
-        if slow and not group.traffic.settled:
-            young = now - group.began < YOUNG_S
-            self.networks.find(group.traffic, self._pids(group)[:_ASKED_PIDS], young=young)
-        if group.traffic.pid:
-            self.networks.read(group.traffic)
+        young = now - group.began < YOUNG_S
+        if not (slow or young):
+            if group.traffic.pid:
+                self.networks.read(group.traffic)
+            return
         unknown = group.asked < _QUESTIONS and (
             not group.unit.user
             or self.ask
@@ -279,11 +279,16 @@ class GroupTable:
             or group.unit.sluid == group.unit.job_id
             or (group.unit.source == "slurm" and not group.clusters)
         )
-        young = now - group.began < YOUNG_S
         # Two slurmd of one name put jobs of one number into one group, at any time.
         crowded = group.unit.source == "slurm" and len(self.clusters.names) > 1
-        if (unknown and (slow or young)) or (crowded and slow):
-            pids = self._pids(group)
+        asks = unknown or (crowded and slow)
+        seeks = slow and not group.traffic.settled
+        pids = self._pids(group) if asks or seeks else []
+        if seeks:
+            self.networks.find(group.traffic, pids[:_ASKED_PIDS], young=young)
+        if group.traffic.pid:
+            self.networks.read(group.traffic)
+        if asks:
             # A group that is still being filled does not count as asked.
             group.asked += bool(pids) or not young
             self._ask(group, pids if crowded else pids[:_ASKED_PIDS])

@@ -20,6 +20,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from lowtide.errors import InvalidInput
+from lowtide.files import parquet_of
 from lowtide.serve.gate import for_whom
 from lowtide.serve.overview import waste
 from lowtide.serve.planning import TOO_LITTLE, any_node, grid_ahead, next_job, options_of
@@ -387,6 +388,4 @@ def as_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
     listed = [{**row, "hosts": list(row["hosts"])} for row in rows]
     frame = pl.DataFrame(listed, infer_schema_length=None)
-    out = io.BytesIO()
-    frame.with_columns(pl.selectors.float().fill_nan(None)).write_parquet(out)
-    return out.getvalue()
+    return parquet_of(frame.with_columns(pl.selectors.float().fill_nan(None)))

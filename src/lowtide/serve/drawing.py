@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.certainty import is_estimated, lacks_grams, marked
+from lowtide.certainty import is_estimated, lacks_grams, marked, tells_of_model
 from lowtide.hindsight import Hindsight
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.profile import PowerProfile
@@ -86,7 +86,7 @@ def _mark_sum(sums: Mapping[str, Any], text: str, lacking: bool) -> str:
 
 
 def _marked(record: JobRecord, text: str, lacking: bool) -> str:
-    return marked(text, estimated=record.power in ("estimated", "part"), partial=lacking)
+    return marked(text, estimated=tells_of_model(record.power), partial=lacking)
 
 
 def coverage(record: JobRecord) -> list[tuple[str, float]]:

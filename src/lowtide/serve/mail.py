@@ -18,6 +18,7 @@ from email.utils import format_datetime
 
 import sqlalchemy as sa
 
+from lowtide.certainty import marked
 from lowtide.errors import InvalidInput, Unreachable
 from lowtide.hindsight.waste import RULES
 from lowtide.serve.overview import Wasted, most_wasted_j, waste
@@ -102,7 +103,8 @@ def compose(letter: Letter, settings: Settings, *, now: float, stop_key: str) ->
         if not getattr(mail, name):
             raise InvalidInput(f'mails are sent from an address: write {name} = "…" into [mail]')
     message = EmailMessage()
-    message["Subject"] = f"{format_energy(letter.energy_j)} that your jobs drew for nothing"
+    energy = marked(format_energy(letter.energy_j), estimated=True)
+    message["Subject"] = f"{energy} that your jobs drew for nothing"
     message["From"] = mail.sender
     message["To"] = f"{letter.user}@{mail.domain}"
     if mail.copy_to:
@@ -132,7 +134,8 @@ def mail_text(wasted: Sequence[Wasted], settings: Settings, *, stop_key: str = "
         for each in group[:_NAMED]:
             record, finding = each.job.record, each.finding
             name = f" ({_plain(record.name)})" if record.name else ""
-            drew = f"~{format_energy(finding.energy_j)}, ~{format_mass(finding.carbon_g)} CO2e"
+            energy = marked(format_energy(finding.energy_j), estimated=True)
+            drew = f"{energy}, {marked(format_mass(finding.carbon_g), estimated=True)} CO2e"
             lines.append(
                 f"  job {_plain(record.shown_id)}{name}: {_plain(finding.evidence)}; {drew}"
             )

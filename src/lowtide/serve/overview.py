@@ -7,7 +7,6 @@ see by themselves.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 from collections import defaultdict
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import InvalidInput
+from lowtide.files import parquet_of
 from lowtide.hindsight.waste import RULES, Finding, find_waste
 from lowtide.serve.settings import Exempt
 from lowtide.serve.viewer import Viewer, VisibleJob, Wanted
@@ -161,9 +161,7 @@ class MonthReport:
             pl.lit(self.revision).alias("revision"),
             pl.lit(" ".join(self.notes)).alias("method"),
         )
-        out = io.BytesIO()
-        frame.write_parquet(out)
-        return out.getvalue()
+        return parquet_of(frame)
 
 
 def report_of_month(viewer: Viewer, month: str) -> MonthReport:

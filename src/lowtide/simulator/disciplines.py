@@ -6,10 +6,9 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from lowtide.errors import InvalidInput, UnknownName
+from lowtide.errors import InvalidInput, UnknownName, guess_at
 from lowtide.policies.policy import SeesQueue, name_of
 from lowtide.registry import Registry, is_place
 
@@ -167,10 +166,8 @@ def make_discipline(discipline: str | Discipline | SeesQueue, **parameters: Any)
     known = tuple(inspect.signature(kind).parameters)
     for name in parameters:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            guess = f" (did you mean {near[0]!r}?)" if near else ""
             raise InvalidInput(
-                f"discipline {discipline!r} takes no {name}{guess}"
+                f"discipline {discipline!r} takes no {name}{guess_at(name, known)}"
                 + (f": it takes {', '.join(known)}" if known else ", nor any other parameter")
             )
     return make_discipline(kind(**parameters))

@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.errors import FormatError, InvalidInput, UnknownName
+from lowtide.errors import FormatError, InvalidInput, UnknownName, guess_at
 from lowtide.files import read_text, write_whole
 from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, parse_duration
@@ -242,8 +241,7 @@ def _read(document: Mapping[str, Any]) -> LoadPlan:
     """Make a plan of what stands in a file."""
     for key in document:
         if key not in _KEYS:
-            near = get_close_matches(key, _KEYS, n=1)
-            guess = f" (did you mean {near[0]!r}?)" if near else ""
+            guess = guess_at(key, _KEYS)
             raise _Fault(f"unknown key {key!r}{guess}: known are {', '.join(_KEYS)}", key=key)
     for key in _KEYS:
         if key not in document and key != "cores":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import files
-from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
+from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName, require_known
 from lowtide.registry import source_of
 from lowtide.studies.settings import (
     GRIDS,
@@ -32,7 +32,6 @@ from lowtide.studies.settings import (
     is_set,
     merged_tables,
     plain,
-    require_known,
     respelt,
     set_value,
     settings_of,

@@ -10,7 +10,6 @@ What stands in `runs` is never run again: a sweep that was ended in the midst go
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import platform
@@ -208,18 +207,14 @@ class ResultFolder:
             "synthetic": self._synthetic(),
         }
         with interruption.held_back():
-            buffer = io.BytesIO()
-            self.table().write_parquet(buffer)
-            files.write_whole(self.path / TABLE, buffer.getvalue())
+            files.write_table(self.path / TABLE, self.table())
             self._write_blocks()
             files.write_whole(self.path / MANIFEST, _as_json(manifest))
 
     def _write_blocks(self) -> None:
         told = [(id_, each[BLOCKS]) for id_, each in self.records.items() if BLOCKS in each]
         if told:
-            buffer = io.BytesIO()
-            blocks_table(told).write_parquet(buffer)
-            files.write_whole(self.path / BLOCKS_TABLE, buffer.getvalue())
+            files.write_table(self.path / BLOCKS_TABLE, blocks_table(told))
 
     def _counts(self) -> dict[str, int]:
         failed = len(self.failed)

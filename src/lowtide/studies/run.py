@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
+from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName, require_known
 from lowtide.forecast import ForecastModel, LeadScaled, Perfect, Persistence
 from lowtide.forecasting import Auto
 from lowtide.formats import read_signal
@@ -33,7 +33,7 @@ from lowtide.simulator.simulation import OVERSIZED, QueuePolicy, refuse_stops
 from lowtide.studies.chance import block_sums
 from lowtide.studies.experiment import Experiment, StudyRun, WorkloadSection
 from lowtide.studies.folder import BLOCKS, QUEUE_USED
-from lowtide.studies.settings import Parameters, require_known
+from lowtide.studies.settings import Parameters
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
 from lowtide.workloads import generate, read_spec

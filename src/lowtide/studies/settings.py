@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, time
 from itertools import product
 from typing import Any
 
-from lowtide.errors import InvalidInput, UnknownName
+from lowtide.errors import InvalidInput, UnknownName, require_known
 
 Parameters = dict[str, Any]
 
@@ -183,14 +183,6 @@ def set_value(sections: Parameters, key: str, value: Any) -> None:
         if not isinstance(table, dict):
             raise InvalidInput(f"{key}: {name} is a value of its own, and has no {last}")
     table[last] = value
-
-
-def require_known(keys: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse a key that is not known, with the nearest that is."""
-    known = tuple(known)
-    for key in keys:
-        if key not in known:
-            raise UnknownName(what, key, known)
 
 
 def different(values: Any) -> list[Any]:

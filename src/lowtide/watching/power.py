@@ -103,10 +103,7 @@ class PowerReader:
     @property
     def names(self) -> list[str]:
         """The meters and their channels, in words."""
-        return [
-            f"{source.meter.name} ({', '.join(channel.name for channel in source.channels)})"
-            for source in self._sources
-        ]
+        return [source.name for source in self._sources]
 
     def read(self) -> NodePower:
         """Return what was drawn since this was last called, or since the meters were opened."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
-from lowtide.errors import InvalidInput, InvalidTime, UnknownName
+from lowtide.errors import InvalidInput, InvalidTime, UnknownName, require_known
 from lowtide.units import DurationLike, parse_duration
 
 T = TypeVar("T")
@@ -89,14 +89,6 @@ def one_of(given: Mapping[str, object], what: str) -> str:
     return there[0]
 
 
-def check_keys(table: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    """Refuse keys that mean nothing."""
-    known = tuple(known)
-    for key in table:
-        if key not in known:
-            raise UnknownName(f"key of {what}", str(key), known)
-
-
 def build(table: object, makers: Mapping[str, Callable[..., T]], what: str) -> T:
     """Return what a table with a `kind` describes.
 
@@ -114,7 +106,7 @@ def build(table: object, makers: Mapping[str, Callable[..., T]], what: str) -> T
         raise UnknownName(f"kind of {what}", str(kind), makers)
     parameters = inspect.signature(makers[kind]).parameters
     given = {key: value for key, value in table.items() if key != "kind"}
-    check_keys(given, parameters, f"{kind} {what}")
+    require_known(given, parameters, f"key of {kind} {what}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in given:
             raise InvalidInput(f"{kind} {what} need {name!r}")

@@ -19,13 +19,13 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from lowtide.errors import InvalidInput
+from lowtide.errors import InvalidInput, require_known
 from lowtide.formats import read_jobs
 from lowtide.signal import FloatArray
 from lowtide.steps import Steps
 from lowtide.trace import Trace
 from lowtide.units import DurationLike, TimeLike, format_hours, parse_time
-from lowtide.workloads.checks import check_keys, number, one_of, optional_seconds, seconds
+from lowtide.workloads.checks import number, one_of, optional_seconds, seconds
 
 Arrivals = Callable[[float, float, np.random.Generator], FloatArray]
 
@@ -488,7 +488,7 @@ def _read_queues(queues: object) -> Wait:
         what = f"queue {name!r}"
         if not isinstance(queue, Mapping) or "wait" not in queue:
             raise InvalidInput(f"{what} is a table with wait, and below unless it takes the rest")
-        check_keys(queue, ("below", "wait"), what)
+        require_known(queue, ("below", "wait"), f"key of {what}")
         below_s = seconds(queue["below"], f"below of {what}") if "below" in queue else np.inf
         limits.append((below_s, _seconds(queue["wait"], f"wait of {what}")))
     limits.sort()
@@ -533,7 +533,7 @@ def read_draw(
     if not isinstance(value, Mapping):
         return same(read(value, what))
     if "choices" in value:
-        check_keys(value, ("choices", "weights"), what)
+        require_known(value, ("choices", "weights"), f"key of {what}")
         return _choice(value["choices"], value.get("weights"), what, read)
     if not spread or value.get("kind") != "lognormal":
         or_spread = " or {kind = 'lognormal', median = ..., sigma = ...}" if spread else ""
@@ -541,7 +541,7 @@ def read_draw(
             f"{what} is one value, or {{choices = [...], weights = [...]}}{or_spread}, "
             f"not {dict(value)!r}"
         )
-    check_keys(value, ("kind", "median", "sigma"), what)
+    require_known(value, ("kind", "median", "sigma"), f"key of {what}")
     return partial(
         _lognormal_choice,
         median=read(value.get("median"), f"median of {what}"),

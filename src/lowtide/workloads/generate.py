@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.errors import InvalidInput, InvalidUnit, LowtideError, UnknownName
+from lowtide.errors import InvalidInput, InvalidUnit, LowtideError, UnknownName, require_known
 from lowtide.formats import read_jobs
 from lowtide.job import INTERRUPTIBLE
 from lowtide.precedence import links_of, windows
@@ -21,7 +21,7 @@ from lowtide.samples import load_profile
 from lowtide.states import STATUSES
 from lowtide.units import format_count, parse_size, parse_time
 from lowtide.workload import Workload
-from lowtide.workloads.checks import build, check_keys, number, seconds
+from lowtide.workloads.checks import build, number, seconds
 from lowtide.workloads.draws import (
     ARRIVALS,
     LENGTHS,
@@ -195,7 +195,7 @@ def _read_drawn(document: Mapping[str, Any]) -> WorkloadSpec:
     for key in document:
         if key in _TRACED:
             raise InvalidInput(f"{key!r} belongs to a trace: give trace = 'FILE', or leave it out")
-    check_keys(document, (*_SHARED, *_DRAWN), "a workload")
+    require_known(document, (*_SHARED, *_DRAWN), "key of a workload")
     document = _with_scenario(document)
     if "arrivals" not in document:
         raise InvalidInput(
@@ -294,7 +294,7 @@ def _read_traced(document: Mapping[str, Any]) -> TraceSpec:
     for key in document:
         if key in _DRAWN:
             raise InvalidInput(f"{key!r} is for generated jobs, not for a trace: leave it out")
-    check_keys(document, (*_SHARED, *_TRACED), "a workload from a trace")
+    require_known(document, (*_SHARED, *_TRACED), "key of a workload from a trace")
     if not isinstance(document["trace"], str | Path):
         raise InvalidInput(f"trace is the name of a file, not {document['trace']!r}")
     watts = {
