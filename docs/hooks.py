@@ -11,7 +11,7 @@ import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from lowtide.cli import app
+from lowtide.cli import whole
 
 if TYPE_CHECKING:
     import click
@@ -42,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def cli_page() -> str:
     """Return the reference of the command line as Markdown: a section per verb."""
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(whole())
     if not hasattr(group, "commands"):
         raise TypeError("the command line has no verbs")
     top = _context(group, "lowtide", None)

@@ -37,7 +37,7 @@ import yaml
 
 import lowtide
 from lowtide import errors
-from lowtide.cli import app
+from lowtide.cli import whole
 from lowtide.formats import write_signal
 from lowtide.grids import GRID_NAMES, synthetic_grid
 from lowtide.registry import Registry
@@ -327,7 +327,7 @@ def test_the_reference_of_the_command_line_has_every_option(site: Path) -> None:
     text = hooks.cli_page()
     for verb in all_verbs():
         assert f"## lowtide {verb}\n" in text
-    for command in app.registered_commands:
+    for command in whole().registered_commands:
         for parameter in inspect.signature(command.callback).parameters.values():
             for declared in getattr(parameter.annotation, "__metadata__", ()):
                 for option in getattr(declared, "param_decls", None) or ():

@@ -25,7 +25,7 @@ from typer.main import get_command
 
 import lowtide as lt
 from lowtide.attribution import NodePower
-from lowtide.cli import app
+from lowtide.cli import whole
 from lowtide.cli.node import COLUMNS, document_of, rows_of, shown_columns
 from lowtide.cli.output import cells_of, plain_table
 from lowtide.grid import Grid
@@ -201,7 +201,7 @@ class _Drawn:
 @cache
 def command_line() -> Any:
     """Return the command, made once: that takes longer than most of what it does here."""
-    return get_command(app)
+    return get_command(whole())
 
 
 def printed(arguments: list[str]) -> str:

@@ -129,9 +129,10 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in walks:
         sys.exit(__doc__)
     # What is made when verbs are imported is on nobody's way.
-    import lowtide.cli  # noqa: F401
     from lowtide.__main__ import main as run
+    from lowtide.cli import whole
 
+    whole()
     counts = Counts()
     with tempfile.TemporaryDirectory() as folder:
         for words in walks[sys.argv[1]](Path(folder)):

@@ -394,7 +394,7 @@ def test_the_list_of_verbs_looks_at_no_verbs_options(monkeypatch: pytest.MonkeyP
         return found
 
     monkeypatch.setattr(typer.main, "get_params_convertors_ctx_param_name_from_function", look)
-    whole = typer.main.get_command(lowtide.cli.app)
+    whole = typer.main.get_command(lowtide.cli.whole())
     assert {"version", "deadline"} <= set(looked)
     helps = {name: each.get_short_help_str(300) for name, each in whole.commands.items()}  # type: ignore[attr-defined]
     for words in ([], ["--help"], ["-h"], ["--version"], ["plna"]):
@@ -405,7 +405,7 @@ def test_the_list_of_verbs_looks_at_no_verbs_options(monkeypatch: pytest.MonkeyP
             name: each.get_short_help_str(300) for name, each in listed.commands.items()
         } == helps  # type: ignore[attr-defined]
     for words in (["--"], ["--foo"]):
-        assert lowtide.cli._needed(words) is lowtide.cli.app
+        assert lowtide.cli._needed(words) is lowtide.cli.whole()
     for name in helps:
         found = typer.main.get_command(lowtide.cli._needed([name]))
         assert list(found.commands) == [name]  # type: ignore[attr-defined]

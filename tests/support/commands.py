@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lowtide.cli import app, main
+from lowtide.cli import main, whole
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Answer:
 def all_verbs() -> list[str]:
     """What can follow `lowtide`, sorted; those of a group with its name before them."""
     groups = {
-        "": app,
+        "": whole(),
         **{
             f"{group.typer_instance.info.name} ": group.typer_instance
-            for group in app.registered_groups
+            for group in whole().registered_groups
         },
     }
     return sorted(

@@ -1,6 +1,7 @@
 """The command line: one file per verb.
 
-Verbs import what they need when they run, so that `lowtide --help` answers at once.
+A verb is imported when it is asked for, and imports what it needs when it runs: who runs one waits
+for no other, and a watcher, which runs for weeks, keeps no other in memory.
 """
 
 from __future__ import annotations
@@ -11,46 +12,18 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 from copy import copy
+from functools import cache
+from importlib import import_module
 from typing import Annotated
 
 import typer
-from typer.models import CommandInfo, TyperInfo
+from typer.models import CommandInfo
 
-from lowtide.cli.convert import convert
-from lowtide.cli.doctor import doctor, version
-from lowtide.cli.drive import drive
 from lowtide.cli.examples import epilog
-from lowtide.cli.grid import backtest, grid
-from lowtide.cli.jobs import jobs
-from lowtide.cli.learn import check, learn
-from lowtide.cli.login import login, logout
-from lowtide.cli.measure import mark, measure
-from lowtide.cli.model import model
-from lowtide.cli.node import node
 from lowtide.cli.older import spelt_anew
 from lowtide.cli.options import HOW, grouped
-from lowtide.cli.plan import demo, plan
-from lowtide.cli.plan_cluster import plan_cluster
-from lowtide.cli.profiles import profiles
-from lowtide.cli.queue import forget, hold, queue, release, waits
-from lowtide.cli.queue import report as queue_report
-from lowtide.cli.recording import recording
-from lowtide.cli.reproduce import reproduce
-from lowtide.cli.run import run
-from lowtide.cli.sbatch import parted, sbatch
-from lowtide.cli.scaling import sizes
-from lowtide.cli.serve import mail, node_token, serve, tokens
-from lowtide.cli.show import show
-from lowtide.cli.simulate import simulate
-from lowtide.cli.store import store
-from lowtide.cli.stress import stress
-from lowtide.cli.sweep import report, sweep
-from lowtide.cli.trace import trace
-from lowtide.cli.usage import usage
-from lowtide.cli.warm import warm
-from lowtide.cli.watch import follow, watch
-from lowtide.cli.when import tradeoff, when
 from lowtide.errors import Argument, LowtideError
 from lowtide.files import ensure_home
 
@@ -58,82 +31,97 @@ _INTERRUPTED = 130
 # Options that end all else, so that no verb is run.
 _FIRST = ("-h", "--help", "--version")
 
-app = typer.Typer(
-    name="lowtide",
-    help="Know what batch jobs draw and emit, and run them when the grid is clean.",
-    epilog="Start with: lowtide demo. Every verb explains itself: lowtide VERB --help",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-for verb in (
-    demo,
-    plan,
-    when,
-    tradeoff,
-    plan_cluster,
-    grid,
-    convert,
-    trace,
-    measure,
-    mark,
-    run,
-    sbatch,
-    queue,
-    drive,
-    learn,
-    model,
-    watch,
-    node,
-    show,
-    jobs,
-    usage,
-    serve,
-    login,
-    logout,
-    simulate,
-    sweep,
-    report,
-    doctor,
-    warm,
-    version,
-):
-    # What follows the options of these is another program's.
-    passing = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-    named = epilog(verb.__name__.replace("_", "-"))
-    app.command(epilog=named, context_settings=passing if verb is sbatch else None)(grouped(verb))
-# A verb of two words, beside the one of its first: whoever says another second word means that one.
-for name, second in (
-    ("grid backtest", backtest),
-    ("learn check", check),
-    ("learn sizes", sizes),
-    ("queue report", queue_report),
-    ("queue waits", waits),
-    ("queue release", release),
-    ("queue hold", hold),
-    ("queue forget", forget),
-    ("serve mail", mail),
-    ("serve node-token", node_token),
-    ("serve tokens", tokens),
-    ("watch follow", follow),
-):
-    app.command(name, epilog=epilog(name))(grouped(second))
-app.add_typer(profiles)
-app.add_typer(recording)
-app.add_typer(reproduce)
-app.add_typer(store)
-app.add_typer(stress)
+# Each verb in the order of the list, and where it is: a module of this package, and its name there.
+# One of two words stands beside that of its first: whoever says another second word means that one.
+_VERBS = {
+    "demo": "plan.demo",
+    "plan": "plan.plan",
+    "when": "when.when",
+    "tradeoff": "when.tradeoff",
+    "plan-cluster": "plan_cluster.plan_cluster",
+    "grid": "grid.grid",
+    "convert": "convert.convert",
+    "trace": "trace.trace",
+    "measure": "measure.measure",
+    "mark": "measure.mark",
+    "run": "run.run",
+    "sbatch": "sbatch.sbatch",
+    "queue": "queue.queue",
+    "drive": "drive.drive",
+    "learn": "learn.learn",
+    "model": "model.model",
+    "watch": "watch.watch",
+    "node": "node.node",
+    "show": "show.show",
+    "jobs": "jobs.jobs",
+    "usage": "usage.usage",
+    "serve": "serve.serve",
+    "login": "login.login",
+    "logout": "login.logout",
+    "simulate": "simulate.simulate",
+    "sweep": "sweep.sweep",
+    "report": "sweep.report",
+    "doctor": "doctor.doctor",
+    "warm": "warm.warm",
+    "version": "doctor.version",
+    "grid backtest": "grid.backtest",
+    "learn check": "learn.check",
+    "learn sizes": "scaling.sizes",
+    "queue report": "queue.report",
+    "queue waits": "queue.waits",
+    "queue release": "queue.release",
+    "queue hold": "queue.hold",
+    "queue forget": "queue.forget",
+    "serve mail": "serve.mail",
+    "serve node-token": "serve.node_token",
+    "serve tokens": "serve.tokens",
+    "watch follow": "watch.follow",
+}
+# Verbs that have verbs of their own, each in the module of its name.
+_GROUPS = ("profiles", "recording", "reproduce", "store", "stress")
+
+
+def _with(verbs: Iterable[str], groups: Iterable[str]) -> typer.Typer:
+    """Return the command line with some of its verbs; the others are not even imported."""
+    app = typer.Typer(
+        name="lowtide",
+        help="Know what batch jobs draw and emit, and run them when the grid is clean.",
+        epilog="Start with: lowtide demo. Every verb explains itself: lowtide VERB --help",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    for name in verbs:
+        # What follows the options of this one is another program's.
+        passing = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+        more = passing if name == "sbatch" else None
+        app.command(name, epilog=epilog(name), context_settings=more)(grouped(_verb(name)))
+    for name in groups:
+        app.add_typer(import_module(f"{__name__}.{name}").__dict__[name])
+    app.callback()(_top)
+    return app
+
+
+def _verb(name: str) -> Callable[..., None]:
+    module, _, called = _VERBS[name].partition(".")
+    verb: Callable[..., None] = getattr(import_module(f"{__name__}.{module}"), called)
+    return verb
+
+
+@cache
+def whole() -> typer.Typer:
+    """Return the command line with all its verbs."""
+    return _with(_VERBS, _GROUPS)
 
 
 def _tell_version(asked: bool) -> None:
     if asked:
-        version()
+        _verb("version")()
         raise typer.Exit
 
 
-@app.callback()
 def _top(
     version: Annotated[  # noqa: ARG001 - its callback has answered
         bool,
@@ -162,12 +150,13 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     ensure_home()
-    two = {each.name for each in app.registered_commands}
-    if " ".join(sys.argv[1:3]) not in two:
+    if " ".join(sys.argv[1:3]) not in _VERBS:
         sys.argv[1:] = spelt_anew(sys.argv[1:])
-    if " ".join(sys.argv[1:3]) in two:
+    if " ".join(sys.argv[1:3]) in _VERBS:
         sys.argv[1:3] = [" ".join(sys.argv[1:3])]
     if sys.argv[1:2] == ["sbatch"]:
+        from lowtide.cli.sbatch import parted
+
         sys.argv[2:] = parted(sys.argv[2:])
     try:
         _needed(sys.argv[1:2])()
@@ -201,8 +190,8 @@ def _as_typed(error: LowtideError, words: list[str]) -> str:
 
     A verb without such options takes them from a file, where they are keys.
     """
-    verb = next((each.callback for each in app.registered_commands if _is_verb(each, words)), None)
-    options = inspect.signature(verb).parameters if verb is not None else {}
+    known = bool(words) and words[0] in _VERBS
+    options = inspect.signature(_verb(words[0])).parameters if known else {}
 
     def spell(argument: Argument) -> str:
         value = argument.value or ""
@@ -216,35 +205,27 @@ def _as_typed(error: LowtideError, words: list[str]) -> str:
     return error.spelt(spell)
 
 
-def _is_verb(command: CommandInfo, words: list[str]) -> bool:
-    name = getattr(command.callback, "__name__", "").replace("_", "-")
-    return [command.name or name] == words
-
-
 def _needed(words: list[str]) -> typer.Typer:
     """Return the command line with the verb that is asked for, or all where none is known.
 
     To look at the options of every verb takes longer than most verbs need to answer, so that a list
     of verbs is printed from their names and first lines.
     """
-    small = copy(app)
-    small.registered_commands = [each for each in app.registered_commands if _is_verb(each, words)]
-    small.registered_groups = [
-        each for each in app.registered_groups if [_info(each).name] == words
-    ]
-    if small.registered_commands or small.registered_groups:
-        return small
+    if words and words[0] in _VERBS:
+        return _with(words, ())
+    if words and words[0] in _GROUPS:
+        return _with((), words)
     if any(word.startswith("-") and word not in _FIRST for word in words):
-        return app
+        return whole()
+    small = copy(whole())
     groups = [
-        CommandInfo(name=_info(each).name, help=_info(each).help) for each in app.registered_groups
+        CommandInfo(name=each.typer_instance.info.name, help=each.typer_instance.info.help)
+        for each in small.registered_groups
+        if each.typer_instance is not None
     ]
-    small.registered_commands = [*map(_without_options, [*app.registered_commands, *groups])]
+    small.registered_commands = [*map(_without_options, [*small.registered_commands, *groups])]
+    small.registered_groups = []
     return small
-
-
-def _info(group: TyperInfo) -> TyperInfo:
-    return group.typer_instance.info if group.typer_instance is not None else group
 
 
 def _without_options(command: CommandInfo) -> CommandInfo:
