@@ -210,7 +210,10 @@ class ClusterPlan:
 
     @property
     def lossless(self) -> bool:
-        """Whether the bound holds for starts and stops at any moment, not on slots alone."""
+        """Whether bounds hold for starts and stops at any moment, not for those of the plan alone.
+
+        Else for starts on slots, and stops on slots or, where those are short, on every few.
+        """
         return self._instance.lossless
 
     @property
@@ -543,6 +546,16 @@ def amount_in_words(plan: ClusterPlan) -> Callable[[float], str]:
         # Of grams and money together there is no unit.
         return format_number
     return format_mass
+
+
+def one_of(resource: str) -> str:
+    """Return what one of a resource is called.
+
+    >>> one_of("gpus"), one_of("nodes_cpus")
+    ('gpu', 'node (cpus)')
+    """
+    nodes, _, what = resource.partition("_")
+    return f"{nodes.removesuffix('s')} ({what})" if what else resource.removesuffix("s")
 
 
 def words_of_proof(
