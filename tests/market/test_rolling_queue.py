@@ -16,6 +16,7 @@ from lowtide.market.booking import Booked, Booking
 from lowtide.market.placing import Board
 from lowtide.market.prices import Auction, Prices
 from lowtide.market.rolling import ClusterPolicy, Replanning
+from lowtide.market.stand_ins import those_of_another_time, those_of_history
 from lowtide.precedence import in_order
 from lowtide.steps import Steps
 from support.queues import STEP_S, draw_job, draw_signal
@@ -120,14 +121,12 @@ def test_stand_ins_are_yesterdays_jobs_or_none():
     with pytest.raises(InvalidInput, match="'history' or 'none', not 'ghosts'"):
         ClusterPolicy(stand_ins="ghosts")
     rng = np.random.default_rng(4)
-    jobs, grid = draw_queue(rng, 30, plain=True), draw_signal(rng, 120)
-    loop = Replanning(
-        ClusterPolicy(horizon_s="30h"), jobs, grid, lt.Cluster(nodes=4, cpus_per_node=1), STEP_S
-    )
-    assert loop._ghosts(float(jobs.arrival[0]))[0] is None
+    jobs = draw_queue(rng, 30, plain=True)
+    assert those_of_another_time(None, 0.0, 30 * STEP_S)[0] is None
+    assert those_of_history(jobs, float(jobs.arrival[0]), 30 * STEP_S, STEP_S)[0] is None
     now = float(jobs.arrival[0]) + 12 * STEP_S
     known = jobs.arrival[(jobs.arrival > now - 12 * STEP_S) & (jobs.arrival <= now)]
-    ghosts, each_for = loop._ghosts(now)
+    ghosts, each_for = those_of_history(jobs, now, 30 * STEP_S, STEP_S)
     assert each_for == 1.0
     again = np.concatenate([known + number * 12 * STEP_S for number in (1, 2, 3)])
     assert ghosts.arrival.tolist() == sorted(again[again < now + 30 * STEP_S].tolist())
