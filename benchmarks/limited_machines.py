@@ -58,7 +58,7 @@ AXES: Mapping[str, tuple[Any, ...]] = {
 TITLES = {
     "load": "load of the machines",
     "forecast": "what is foreseen of the grid, errors a day ahead",
-    "slack": "times as much time to wait",
+    "slack": "time to wait",
     "flexible": "share of jobs that can wait",
     "stops": "how jobs may be stopped",
     "zone": "zone",
@@ -242,7 +242,9 @@ def figure(table: pl.DataFrame, axis: str) -> Any:
     some = beside_base(table, axis).with_columns(
         **{f"{who}_late": 100 * pl.col(f"{who}_late") / pl.col("jobs") for who in (*WHO, "easy")}
     )
-    groups = [(_short(value), part) for (value,), part in some.group_by(axis, maintain_order=True)]
+    groups = [
+        (_short(axis, value), part) for (value,), part in some.group_by(axis, maintain_order=True)
+    ]
     order = [name for name, _ in groups]
     named = [*WHO.values(), "EASY"]
     colour = alt.Color(
@@ -313,9 +315,9 @@ def scatter(table: pl.DataFrame) -> Any:
     return alt.layer(line, points).properties(title="Everything drawn at once: a point is a queue")
 
 
-def _short(value: Any) -> str:
+def _short(axis: str, value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.0%}".replace("%", " %") if value < 1 else f"{value:g}"
+        return f"{value:g} times" if axis == "slack" else f"{100 * value:g} %"
     return str(value).split("T00")[0]
 
 
@@ -326,14 +328,15 @@ def _rank(value: Any) -> tuple[float, str]:
 def told(table: pl.DataFrame, axis: str) -> str:
     """Return the table of an axis for the page: means over the draws, and from least to most."""
     head = ["all known", "at most", "online", "booked", "carbon_time"]
-    lines = [f"| {TITLES[axis]} | {' | '.join(head)} | online keeps | late, in all |"]
+    everybody = " / ".join((*WHO.values(), "EASY"))
+    lines = [f"| {TITLES[axis]} | {' | '.join(head)} | online keeps | late: {everybody} |"]
     lines.append("|---|" + "--:|" * (len(head) + 1) + "---|")
     for (value,), part in beside_base(table, axis).group_by(axis, maintain_order=True):
         keys = ("plan", "most", "online", "booked", "start")
         cells = " | ".join(_spread(column(part, key)) for key in keys)
         kept = column(part, "online").sum() / column(part, "plan").sum()
         late = " / ".join(str(part[f"{who}_late"].sum()) for who in (*WHO, "easy"))
-        lines.append(f"| {_short(value)} | {cells} | {kept:.0%} | {late} |")
+        lines.append(f"| {_short(axis, value)} | {cells} | {kept:.0%} | {late} |")
     return "\n".join(lines)
 
 
@@ -349,7 +352,7 @@ def told_drawn(table: pl.DataFrame) -> str:
     lines.append("|---|--:|--:|--:|--:|--:|--:|")
     names = ("plan", "online", "booked", "online_late", "easy_late", "jobs")
     parts = [("all", some)] + [
-        (f"{TITLES[axis]}: {_short(value)}", some.filter(pl.col(axis) == value))
+        (f"{TITLES[axis]}: {_short(axis, value)}", some.filter(pl.col(axis) == value))
         for axis in AXES
         for value in sorted(AXES[axis], key=_rank)
     ]
