@@ -191,6 +191,27 @@ def test_how_long_a_job_really_runs_is_not_known_before_it_is_done():
     assert at_once.tally.start[0] <= alone.arrival[0] + STEP_S
 
 
+def test_what_stands_for_a_job_that_is_not_done_runs_as_long_as_was_requested():
+    rng = np.random.default_rng(14)
+    drawn_jobs, grid = draw_queue(rng, 20, plain=True), draw_signal(rng, 200)
+    now = float(drawn_jobs.arrival[0]) + 8 * STEP_S
+    asked_s = drawn_jobs.run_s + np.arange(20) % 2 * 2 * STEP_S
+    jobs = replace(drawn_jobs, requested_s=asked_s, deadline=drawn_jobs.deadline + 2 * STEP_S)
+    cluster = lt.Cluster(nodes=4, cpus_per_node=1)
+    loop = Replanning(ClusterPolicy(), jobs, grid, cluster, STEP_S)
+    loop._meet(now)
+    loop.live = [each for each in loop.live if each.row % 3]
+    guessed = loop._guessed()
+    assert guessed and all(row % 2 and row % 3 for row in guessed)
+    known, _ = those_of_history(jobs, now, 9 * STEP_S, STEP_S)
+    told, _ = those_of_history(jobs, now, 9 * STEP_S, STEP_S, guessed=guessed)
+    longer = np.array([2 * STEP_S if row in guessed else 0.0 for row in range(20)])
+    shown = (jobs.arrival > now - 8 * STEP_S) & (jobs.arrival <= now)
+    assert len(told) == len(known) == np.count_nonzero(shown)
+    assert told.run_s.sum() == pytest.approx((jobs.run_s + longer)[shown].sum())
+    assert sorted(told.arrival) == sorted(known.arrival) and told.slack_s.min() >= 0
+
+
 def test_no_more_are_without_room_than_if_all_ran_as_soon_as_they_can():
     # What is promised of each plan: those that are there, by arrivals or by deadlines, at once.
     seen = 0

@@ -302,7 +302,7 @@ class Replanning:
         live, policy = self.live, self.policy
         ahead_s = parse_duration(policy.horizon_s)
         ghosts, each_for = (
-            those_of_history(self.jobs, now, ahead_s, self.step_s)
+            those_of_history(self.jobs, now, ahead_s, self.step_s, guessed=self._guessed())
             if policy.phantoms is None and policy.stand_ins == "history"
             else those_of_another_time(policy.phantoms, now, ahead_s)
         )
@@ -378,6 +378,15 @@ class Replanning:
             rows["weight"][~real] = each_for
             instance.queue.need[~real] *= each_for
         return instance, real
+
+    def _guessed(self) -> dict[int, Job]:
+        """Return those that are there and may be done sooner than their users said, as they said.
+
+        Stand-ins of them are no shorter: nobody knows yet how long they run.
+        """
+        jobs, rows = self.jobs, [each.row for each in self.live]
+        sooner = jobs.requested_s[rows] - jobs.run_s[rows] > TIME_TOLERANCE_S
+        return {each.row: each.job for each, may in zip(self.live, sooner, strict=True) if may}
 
     def _waits_for(self, each: _Live, now: float) -> tuple[float, tuple[str, ...]]:
         """Return from when on a job can run, and whom of those that are there it waits for."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from lowtide.job import Job
+from lowtide.signal import FloatArray
 from lowtide.workload import Workload
 
 DAY_S = 86400.0
@@ -35,7 +38,12 @@ def those_of_another_time(
 
 
 def those_of_history(
-    jobs: Workload, now: float, ahead_s: float, step_s: float
+    jobs: Workload,
+    now: float,
+    ahead_s: float,
+    step_s: float,
+    *,
+    guessed: Mapping[int, Job] | None = None,
 ) -> tuple[Workload | None, float]:
     """Return the jobs of the last days at the same hours, and how many each stands for.
 
@@ -45,6 +53,8 @@ def those_of_history(
     Args:
         jobs: All jobs, of which those that have arrived are looked at.
         step_s: How often anybody plans.
+        guessed: Jobs of which nobody knows yet how long they run, by their rows, as far as it is
+            known; None for none.
     """
     arrival = jobs.arrival
     passed_s = math.ceil((now - float(arrival[0])) / step_s) * step_s
@@ -60,9 +70,22 @@ def those_of_history(
     ahead = (again > now) & (again < now + ahead_s)
     rows, shift_s = rows[ahead], shift_s[ahead]
     order = np.argsort(rows, kind="stable")
-    found, shift_s = jobs.take(rows[order]), shift_s[order]
-    later = replace(found, arrival=found.arrival + shift_s, deadline=found.deadline + shift_s)
-    return _few(later, 1.0 / days)
+    rows, shift_s = rows[order], shift_s[order]
+    if guessed:
+        open_rows = sorted(guessed)
+        is_open = np.isin(rows, open_rows)
+        # A workload is ordered by arrivals, as its rows are.
+        as_said = Workload.from_jobs([guessed[row] for row in open_rows]).unlinked()
+        said = as_said.take(np.searchsorted(open_rows, rows[is_open]))
+        parts = (jobs.take(rows[~is_open]), shift_s[~is_open]), (said, shift_s[is_open])
+        found = joined(*(_later(each, by_s).unlinked() for each, by_s in parts))
+    else:
+        found = _later(jobs.take(rows), shift_s)
+    return _few(found, 1.0 / days)
+
+
+def _later(jobs: Workload, by_s: FloatArray) -> Workload:
+    return replace(jobs, arrival=jobs.arrival + by_s, deadline=jobs.deadline + by_s)
 
 
 def _few(found: Workload, each_for: float) -> tuple[Workload | None, float]:
