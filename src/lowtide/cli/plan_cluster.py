@@ -13,7 +13,8 @@ from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say, s
 
 if TYPE_CHECKING:
     from lowtide.cli.inputs import Zone
-    from lowtide.market.cluster_plan import ClusterPlan, Quote
+    from lowtide.market.cluster_plan import ClusterPlan
+    from lowtide.market.explaining import Quote
     from lowtide.signal import Signal
 
 _STAGES = ("laying out", "EASY", "prices", "placing", "searching", "late jobs", "nodes", "proving")

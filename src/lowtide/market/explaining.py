@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide.market.cluster_plan import Quote, amount_in_words
+from lowtide.market.cluster_plan import amount_in_words
 from lowtide.market.instance import make_instance
 from lowtide.market.prices import Auction, Prices
 from lowtide.market.proofs import spread, without_waiting
@@ -22,6 +22,37 @@ _HOUR_S = 3600.0
 _SAME = 1e-6
 # So many of those that have its room are named.
 _NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What one job comes to in a plan.
+
+    Attributes:
+        id: Which job.
+        start: When it starts.
+        end: When it is done.
+        starts: How often it is started.
+        amount: What it comes to itself: grams, or money on a price.
+        rent: What the room that it takes is worth to others.
+        at_once: What it would come to if it ran at once, were it alone.
+        alone: The least that it could come to, were it alone.
+        wait_s: How much later than at once it is done.
+        why: Why it runs when it does, in words.
+        hour_worth: What it would save at these prices if its deadline were an hour later.
+    """
+
+    id: str
+    start: float
+    end: float
+    starts: int
+    amount: float
+    rent: float
+    at_once: float
+    alone: float
+    wait_s: float
+    why: str
+    hour_worth: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
