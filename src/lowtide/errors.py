@@ -16,8 +16,7 @@ LowtideError
 │   │   └── Infeasible            no schedule keeps a job's rules; carries cures
 │   ├── TooLaborious              a plan would take too long, or too much memory
 │   ├── InvalidTrace
-│   └── InvalidSchedule           a schedule that its job, or the machines, could not run;
-│                                 carries over_w
+│   └── InvalidSchedule           a schedule that cannot be run; carries over_w
 ├── NotCovered (LookupError)      a signal was asked about a time outside its span
 ├── UnknownName (LookupError)     carries name, known
 ├── FormatError (ValueError)      a file stops making sense; carries path, line, column

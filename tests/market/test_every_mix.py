@@ -23,7 +23,7 @@ from lowtide.simulator.carrying import replay
 from support.nightly import drawn
 from support.queues import STEP_S, draw_job, every_way, stretches_of
 
-MANY = drawn(10, 1000)
+MANY = drawn(14, 1000)
 # So many combinations are gone through at most.
 MOST, MOST_WAYS = 400, 4e3
 WAITS = (0, None, "3 g/node-h")
@@ -165,7 +165,9 @@ def test_no_way_to_run_all_jobs_comes_to_less_than_the_bound_or_the_plan():
         if best is not None:
             checked += 1
             assert plan.lower_bound_g - apart <= best * (1 + 1e-9) + 1e-6, seed
-            if how["wait"] == 0 and not plan.late:
+            # Where nothing but carbon counts, and room in sum is room, all is as good as it can be.
+            plain = instance.whole_nodes and not instance.capped and cluster.off_after_s is None
+            if plain and how["wait"] == 0 and not plan.late:
                 near.append((plan.amount - apart) / max(best, 1e-9))
         if plan.least_late:
             # Where so many must be late, nothing fits in which nobody is.
@@ -174,5 +176,5 @@ def test_no_way_to_run_all_jobs_comes_to_less_than_the_bound_or_the_plan():
         if best is not None and plan.any_moment_bound_g is not None:
             moments += 1
             assert plan.any_moment_bound_g - apart <= best * (1 + 1e-9) + 1e-6, seed
-    assert checked >= MANY // 2 and moments >= MANY // 3
-    assert np.median(near) == pytest.approx(1.0, abs=1e-9) and max(near) <= 1.1
+    assert checked >= MANY // 4 and moments >= MANY // 4
+    assert all(1 - 1e-9 <= each <= 1.02 for each in near)
