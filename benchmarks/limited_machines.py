@@ -11,9 +11,9 @@ in which everything is drawn at once say how far that carries. In each cell:
     booked       a published start policy that looks at the machines: `booked` carbon_time
     carbon_time  that policy as published, which decides as if the machines were empty; then EASY
 
-    python benchmarks/limited_machines.py FOLDER            the study: tables, figures, all cells
+    python benchmarks/limited_machines.py FOLDER            the study of the page: ten CPU minutes
     python benchmarks/limited_machines.py FOLDER small      a few cells of few jobs
-    python benchmarks/limited_machines.py FOLDER load drawn jobs=100 seed=11     some of it
+    python benchmarks/limited_machines.py FOLDER load jobs=1000 seed=1,2,3    some, of more jobs
 
 examples/limited-machines.toml sweeps a small version. A sweep cannot say all of this: no policy of
 the test bed knows all jobs, and a bound is no number of a run. Cells that FOLDER has are not
@@ -66,7 +66,7 @@ TITLES = {
 }
 WHO = {"plan": "all known", "online": "online", "booked": "booked", "start": "carbon_time"}
 COLOURS = (BLUE, YELLOW, PINK, NEUTRAL)
-JOBS, SEEDS, DRAWN = 400, (11, 12, 13), 48
+JOBS, SEEDS, DRAWN = 200, (31, 32), 12
 # How long plans of whole queues are searched for, and those of few jobs.
 EFFORT, SMALL_EFFORT = 0.3, 0.02
 SMALL_JOBS, SMALL = 30, {"load": (0.7, 0.5), "forecast": ("perfect", "30 % wrong")}
@@ -215,10 +215,12 @@ def study(
         write_whole(known_at, pl.DataFrame(rows).write_csv().encode())
     asked = {(*asdict(cell).values(), count, seed) for cell, seed in wanted}
     table = pl.DataFrame([row for row in rows if tuple(row[key] for key in keys) in asked])
-    for axis in axes:
-        save_image(figure(table, axis), folder / f"limited-machines-{axis}.png")
+    figures = {axis: figure(table, axis) for axis in axes}
     if drawn:
-        save_image(scatter(table), folder / "limited-machines-drawn.png")
+        figures["drawn"] = scatter(table)
+    for name, chart in figures.items():
+        for suffix in ("png", "svg"):
+            save_image(chart, folder / f"limited-machines-{name}.{suffix}")
     return table
 
 
@@ -280,9 +282,10 @@ def figure(table: pl.DataFrame, axis: str) -> Any:
         return alt.layer(*parts).properties(width=WIDTH, height=height)
 
     late = {f"{who}_late": name for who, name in {**WHO, "easy": "EASY"}.items()}
+    title = TITLES[axis][0].upper() + TITLES[axis][1:]
     return alt.vconcat(
         panel(WHO, "saved against EASY, %", 100, 190), panel(late, "late jobs, %", 1, 110)
-    ).properties(title=f"{TITLES[axis]}: what is saved (tick: at most), and who is late")
+    ).properties(title=f"{title}: what is saved (tick: at most), and who is late")
 
 
 def scatter(table: pl.DataFrame) -> Any:
@@ -379,7 +382,7 @@ def main(arguments: list[str]) -> int:
     drawn = DRAWN if "drawn" in arguments or not (small or some) else 0
     numbers = dict(each.split("=") for each in arguments if "=" in each)
     count = int(numbers.get("jobs", SMALL_JOBS if small else JOBS))
-    seeds = (int(numbers["seed"]),) if "seed" in numbers else SEEDS
+    seeds = [int(each) for each in numbers["seed"].split(",")] if "seed" in numbers else SEEDS
     drawn = int(numbers.get("drawn", drawn))
     table = study(Path(arguments[0]), asked, count, seeds, drawn)
     for axis in asked:

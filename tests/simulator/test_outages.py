@@ -100,6 +100,17 @@ def test_easy_fills_the_time_before_nodes_go_with_those_that_are_done_by_then():
         assert ran.tally.start.tolist() == starts
 
 
+@pytest.mark.parametrize("discipline", ["fifo", "easy"])
+def test_nobody_is_started_on_a_node_that_wakes_too_late_before_it_goes(discipline):
+    jobs = lt.Workload(arrival=[2 * HOUR - 300], deadline=1e6, work_s=HOUR)
+    sleeping = {"idle_power_w": 80, "off_after_s": 0, "boot_s": 600, "boot_j": 6e4}
+    cluster = lt.Cluster(nodes=1, cpus_per_node=1, away=[(3 * HOUR, 4 * HOUR, 1)], **sleeping)
+    grid = Signal.from_values(np.ones(300), start=0, step_s="1h")
+    ran = lt.simulate(jobs, grid, cluster=cluster, discipline=discipline, baseline=None)
+    # On at once it would be over by then; it boots for ten minutes first.
+    assert ran.tally.start[0] >= 4 * HOUR
+
+
 def test_capacity_follows_a_signal_in_plans_and_in_queues():
     few = Signal.from_values([2, 2, 1, 0.5, 2, 9], start=0, step_s="1h", kind="nodes")
     assert below(few, 2) == (Away(2 * HOUR, 3 * HOUR, 1), Away(3 * HOUR, 4 * HOUR, 2))
