@@ -206,3 +206,10 @@ def test_what_cannot_be_is_named_before_computing():
         lt.Cluster(nodes=1, cpus_per_node=1, capacity=grid)
     with pytest.raises(InvalidInput, match="from 1 to 1 nodes may be away"):
         lt.Cluster(nodes=1, cpus_per_node=1, away=[(0, 1, 2)])
+
+
+def test_maintenance_and_nodes_that_are_away_are_both_minded_in_a_file():
+    from lowtide.studies.run import _machines
+
+    given = _machines({"nodes": 3, "away": [[0, 10, 1]], "reserved": [[20, 30, 2]]})
+    assert [each.nodes for each in lt.Cluster(cpus_per_node=1, **given).gone()] == [1, 2]
