@@ -16,6 +16,7 @@ from lowtide.errors import (
     InvalidInput,
     InvalidJob,
     InvalidSchedule,
+    NotCovered,
     TooLaborious,
     UnknownName,
 )
@@ -562,6 +563,13 @@ def test_a_plan_that_would_take_too_long_is_refused_with_a_step_that_would_not()
         lt.plan_cluster([job], cluster, grid, step="1s")
     step = re.search(r"--step (\d+)s", str(caught.value)).group(1)
     assert make_instance(lt.Workload.from_jobs([job]), cluster, grid, step_s=float(step)).slots > 30
+
+
+def test_who_is_due_after_the_signal_ends_is_named():
+    jobs = [plain_job("soon", 0, 1, 2), plain_job("late", 0, 1, 30)]
+    grid = Signal.from_values([1.0] * 24, start=0, step_s="1h")
+    with pytest.raises(NotCovered, match=r"job late is due last, and the signal .* 7 h too early"):
+        lt.plan_cluster(jobs, lt.Cluster(nodes=2, cpus_per_node=1), grid)
 
 
 def test_jobs_that_fit_nowhere_are_refused_dropped_or_spread():

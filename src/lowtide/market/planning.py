@@ -142,6 +142,12 @@ def plan_cluster(
         require_cap(cluster, cluster.power_cap_w)
     workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)
     require_time(workload, links_of(workload))
+    last = int(np.argmax(workload.deadline))
+    target.require(
+        float(workload.arrival.min()),
+        float(workload.deadline[last]),
+        what=f"job {workload.id[last]} is due last, and the signal",
+    )
     doing("laying out", 0.0)
     rate = wait_rate(wait, workload, target)
     instance = make_instance(
