@@ -182,7 +182,7 @@ def continuous_line(zone: str, count: int, load: float, *, seed: int = 0) -> boo
         wait=0,
         step="5m",
         gap=0.002,
-        seconds=0.6 * within_s,
+        seconds=0.85 * within_s,
         compare=False,
     )
     planned_s = process_time() - clock

@@ -16,7 +16,7 @@ LowtideError
 │   │   └── Infeasible            no schedule keeps a job's rules; carries cures
 │   ├── TooLaborious              a plan would take too long, or too much memory
 │   ├── InvalidTrace
-│   └── InvalidSchedule           a schedule that its job could not run
+│   └── InvalidSchedule           a schedule that cannot be run; carries over_w
 ├── NotCovered (LookupError)      a signal was asked about a time outside its span
 ├── UnknownName (LookupError)     carries name, known
 ├── FormatError (ValueError)      a file stops making sense; carries path, line, column
@@ -178,7 +178,15 @@ class InvalidTrace(InvalidInput):
 
 
 class InvalidSchedule(InvalidInput):
-    """A schedule that its job could not run."""
+    """A schedule that its job, or the machines, could not run.
+
+    Attributes:
+        over_w: By how much a power cap would be exceeded at most; 0 where it is not about that.
+    """
+
+    def __init__(self, message: str, *, over_w: float = 0.0) -> None:
+        super().__init__(message)
+        self.over_w = over_w
 
 
 class NotCovered(LowtideError, LookupError):

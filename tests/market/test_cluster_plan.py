@@ -16,6 +16,7 @@ from lowtide.errors import (
     InvalidInput,
     InvalidJob,
     InvalidSchedule,
+    NotCovered,
     TooLaborious,
     UnknownName,
 )
@@ -309,6 +310,70 @@ def test_jobs_that_share_nodes_each_have_one_with_room():
         assert plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
 
 
+def test_what_is_large_in_one_resource_lies_beside_what_is_large_in_another():
+    grid = Signal.from_values([100, 900, 900, 900], start=0, step_s="1h")
+    many, few = Resources(cpus=50, gpus=1), Resources(cpus=4, gpus=7)
+    jobs = [plain_job("a", 0, 1, 0, resources=many), plain_job("b", 0, 1, 3, resources=few)]
+    cluster = lt.Cluster(nodes=1, cpus_per_node=64, gpus_per_node=8)
+    plan = lt.plan_cluster(jobs, cluster, grid, effort=0.02, wait=0)
+    assert plan.resources == ("cpus", "gpus", "nodes_cpus", "nodes_gpus")
+    assert not plan.late and not plan.least_late
+    assert plan.amount == plan.lower_bound_g == 200
+    # What the room of one is worth to others is told of all that it holds.
+    jobs[1] = replace(jobs[1], resources=Resources(cpus=40, gpus=7))
+    moved = lt.plan_cluster(jobs, cluster, grid, effort=0.02, wait=0)
+    assert moved.amount == pytest.approx(1000)
+    assert moved.quote("b").alone == pytest.approx(100)
+
+
+def test_jobs_that_share_a_node_pay_for_its_being_on_together():
+    grid = Signal.from_values([100.0] * 6, start=0, step_s="1h")
+    held = (Resources(cpus=40, gpus=1), Resources(cpus=24, gpus=6))
+    jobs = [plain_job(f"j{n}", 0, 2, 1, resources=each) for n, each in enumerate(held)]
+    on = {"idle_power_w": 500, "off_after_s": 0}
+    cluster = lt.Cluster(nodes=2, cpus_per_node=64, gpus_per_node=8, **on)
+    plan = lt.plan_cluster(jobs, cluster, grid, effort=0.02, wait=0)
+    # Both on one node, at the same time: it is on for two hours.
+    assert plan.lower_bound_g <= 500 + 1e-6 and plan.lower_bound_g <= plan.amount
+
+
+def test_a_power_cap_is_kept_though_nodes_boot_and_are_idle():
+    kept = 0
+    for seed in (9, 13, 18, 52):
+        rng = np.random.default_rng([seed, 5, 5])
+        jobs = [draw_job(rng, f"j{number}") for number in range(6)]
+        size = {"cpus_per_node": 1}
+        if seed % 2:
+            size["cpus_per_node"] = 4
+            cpus = [Resources(cpus=int(rng.integers(1, 4))) for _ in jobs]
+            jobs = [replace(job, resources=each) for job, each in zip(jobs, cpus, strict=True)]
+        boot_s, off_s = float(rng.choice([0, 300.0])), float(rng.choice([0, 600.0, 4000.0]))
+        boot_j = boot_s * float(rng.choice([60.0, 150.0]))
+        cluster = lt.Cluster(
+            nodes=6,
+            idle_power_w=80,
+            off_power_w=5,
+            off_after_s=off_s,
+            boot_s=boot_s,
+            boot_j=boot_j,
+            **size,
+        )
+        peak_w = float(lt.Workload.from_jobs(jobs).peak_w.max())
+        cap_w = 6 * 5 + peak_w + 3 * 80 + float(rng.integers(50, 700))
+        how = {"effort": 0.01, "power_cap": cap_w, "compare": False}
+        try:
+            plan = lt.plan_cluster(jobs, cluster, draw_signal(rng, 90), **how)
+        except Infeasible as error:
+            assert "raise it by" in str(error)
+            continue
+        kept += 1
+        # The simulator has looked at every moment; the bound is still that of the whole cap.
+        assert plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
+        assert plan.lower_bound_g <= plan.amount
+        assert plan.planned_on.terms["power_cap"] == cap_w
+    assert kept >= 3
+
+
 def test_stopped_jobs_go_on_holding_what_they_keep():
     grid = Signal.from_values([100, 900, 900, 900, 100, 500, 500, 500], start=0, step_s="1h")
     memory = Resources(cpus=1, memory_bytes=60 * 2**30)
@@ -498,6 +563,13 @@ def test_a_plan_that_would_take_too_long_is_refused_with_a_step_that_would_not()
         lt.plan_cluster([job], cluster, grid, step="1s")
     step = re.search(r"--step (\d+)s", str(caught.value)).group(1)
     assert make_instance(lt.Workload.from_jobs([job]), cluster, grid, step_s=float(step)).slots > 30
+
+
+def test_who_is_due_after_the_signal_ends_is_named():
+    jobs = [plain_job("soon", 0, 1, 2), plain_job("late", 0, 1, 30)]
+    grid = Signal.from_values([1.0] * 24, start=0, step_s="1h")
+    with pytest.raises(NotCovered, match=r"job late is due last, and the signal .* 7 h too early"):
+        lt.plan_cluster(jobs, lt.Cluster(nodes=2, cpus_per_node=1), grid)
 
 
 def test_jobs_that_fit_nowhere_are_refused_dropped_or_spread():

@@ -16,6 +16,7 @@ from lowtide.market.booking import Booked, Booking
 from lowtide.market.placing import Board
 from lowtide.market.prices import Auction, Prices
 from lowtide.market.rolling import ClusterPolicy, Replanning
+from lowtide.market.stand_ins import those_of_another_time, those_of_history
 from lowtide.precedence import in_order
 from lowtide.steps import Steps
 from support.queues import STEP_S, draw_job, draw_signal
@@ -120,14 +121,12 @@ def test_stand_ins_are_yesterdays_jobs_or_none():
     with pytest.raises(InvalidInput, match="'history' or 'none', not 'ghosts'"):
         ClusterPolicy(stand_ins="ghosts")
     rng = np.random.default_rng(4)
-    jobs, grid = draw_queue(rng, 30, plain=True), draw_signal(rng, 120)
-    loop = Replanning(
-        ClusterPolicy(horizon_s="30h"), jobs, grid, lt.Cluster(nodes=4, cpus_per_node=1), STEP_S
-    )
-    assert loop._ghosts(float(jobs.arrival[0]))[0] is None
+    jobs = draw_queue(rng, 30, plain=True)
+    assert those_of_another_time(None, 0.0, 30 * STEP_S)[0] is None
+    assert those_of_history(jobs, float(jobs.arrival[0]), 30 * STEP_S, STEP_S)[0] is None
     now = float(jobs.arrival[0]) + 12 * STEP_S
     known = jobs.arrival[(jobs.arrival > now - 12 * STEP_S) & (jobs.arrival <= now)]
-    ghosts, each_for = loop._ghosts(now)
+    ghosts, each_for = those_of_history(jobs, now, 30 * STEP_S, STEP_S)
     assert each_for == 1.0
     again = np.concatenate([known + number * 12 * STEP_S for number in (1, 2, 3)])
     assert ghosts.arrival.tolist() == sorted(again[again < now + 30 * STEP_S].tolist())
@@ -190,6 +189,27 @@ def test_how_long_a_job_really_runs_is_not_known_before_it_is_done():
     # By its request it could never be in time, so that it may not wait.
     at_once = lt.simulate(alone, grid, policy=policy, cluster=cluster, baseline=None)
     assert at_once.tally.start[0] <= alone.arrival[0] + STEP_S
+
+
+def test_what_stands_for_a_job_that_is_not_done_runs_as_long_as_was_requested():
+    rng = np.random.default_rng(14)
+    drawn_jobs, grid = draw_queue(rng, 20, plain=True), draw_signal(rng, 200)
+    now = float(drawn_jobs.arrival[0]) + 8 * STEP_S
+    asked_s = drawn_jobs.run_s + np.arange(20) % 2 * 2 * STEP_S
+    jobs = replace(drawn_jobs, requested_s=asked_s, deadline=drawn_jobs.deadline + 2 * STEP_S)
+    cluster = lt.Cluster(nodes=4, cpus_per_node=1)
+    loop = Replanning(ClusterPolicy(), jobs, grid, cluster, STEP_S)
+    loop._meet(now)
+    loop.live = [each for each in loop.live if each.row % 3]
+    guessed = loop._guessed()
+    assert guessed and all(row % 2 and row % 3 for row in guessed)
+    known, _ = those_of_history(jobs, now, 9 * STEP_S, STEP_S)
+    told, _ = those_of_history(jobs, now, 9 * STEP_S, STEP_S, guessed=guessed)
+    longer = np.array([2 * STEP_S if row in guessed else 0.0 for row in range(20)])
+    shown = (jobs.arrival > now - 8 * STEP_S) & (jobs.arrival <= now)
+    assert len(told) == len(known) == np.count_nonzero(shown)
+    assert told.run_s.sum() == pytest.approx((jobs.run_s + longer)[shown].sum())
+    assert sorted(told.arrival) == sorted(known.arrival) and told.slack_s.min() >= 0
 
 
 def test_no_more_are_without_room_than_if_all_ran_as_soon_as_they_can():

@@ -100,6 +100,17 @@ def test_easy_fills_the_time_before_nodes_go_with_those_that_are_done_by_then():
         assert ran.tally.start.tolist() == starts
 
 
+@pytest.mark.parametrize("discipline", ["fifo", "easy"])
+def test_nobody_is_started_on_a_node_that_wakes_too_late_before_it_goes(discipline):
+    jobs = lt.Workload(arrival=[2 * HOUR - 300], deadline=1e6, work_s=HOUR)
+    sleeping = {"idle_power_w": 80, "off_after_s": 0, "boot_s": 600, "boot_j": 6e4}
+    cluster = lt.Cluster(nodes=1, cpus_per_node=1, away=[(3 * HOUR, 4 * HOUR, 1)], **sleeping)
+    grid = Signal.from_values(np.ones(300), start=0, step_s="1h")
+    ran = lt.simulate(jobs, grid, cluster=cluster, discipline=discipline, baseline=None)
+    # On at once it would be over by then; it boots for ten minutes first.
+    assert ran.tally.start[0] >= 4 * HOUR
+
+
 def test_capacity_follows_a_signal_in_plans_and_in_queues():
     few = Signal.from_values([2, 2, 1, 0.5, 2, 9], start=0, step_s="1h", kind="nodes")
     assert below(few, 2) == (Away(2 * HOUR, 3 * HOUR, 1), Away(3 * HOUR, 4 * HOUR, 2))
@@ -195,3 +206,10 @@ def test_what_cannot_be_is_named_before_computing():
         lt.Cluster(nodes=1, cpus_per_node=1, capacity=grid)
     with pytest.raises(InvalidInput, match="from 1 to 1 nodes may be away"):
         lt.Cluster(nodes=1, cpus_per_node=1, away=[(0, 1, 2)])
+
+
+def test_maintenance_and_nodes_that_are_away_are_both_minded_in_a_file():
+    from lowtide.studies.run import _machines
+
+    given = _machines({"nodes": 3, "away": [[0, 10, 1]], "reserved": [[20, 30, 2]]})
+    assert [each.nodes for each in lt.Cluster(cpus_per_node=1, **given).gone()] == [1, 2]

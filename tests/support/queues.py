@@ -88,19 +88,23 @@ def draw_instance(rng: np.random.Generator, count: int, nodes: int, **how) -> In
     )
 
 
-def every_way(instance: Instance, row: int) -> list[list[Stretch]]:
-    """Return every way to run a job that starts and stops on slots, each with at least one."""
-    job, step_s = instance.jobs.job(row), instance.step_s
+def every_way(instance: Instance, row: int, *, finer: int | None = None) -> list[list[Stretch]]:
+    """Return every way to run a job that starts and stops on slots, each with at least one.
+
+    With `finer` on so many times as many moments, from its arrival on.
+    """
+    job, step_s = instance.jobs.job(row), instance.step_s / (finer or 1)
+    cut_s = step_s if finer else step_s * instance.cut
     profile, found = job.profile, []
     work_s, up_s, again_s = profile.work_s, profile.startup_s, profile.restart_s
     if job.interruptible == "anywhere":
-        points = [step_s * n for n in range(1, int(np.ceil(work_s / step_s - 1e-9)))]
+        points = [cut_s * n for n in range(1, int(np.ceil(work_s / cut_s - 1e-9)))]
     elif job.interruptible == "checkpoints":
         points = [each for each in profile.checkpoints_s if each < work_s - 1e-6]
     else:
         points = []
     limit = 1 if job.interruptible == "never" else job.max_starts or 10**6
-    base = float(instance.base[row])
+    base = float(instance.window[0][row] if finer else instance.base[row])
 
     def go_on(done_s, free, runs):
         if len(runs) == limit:

@@ -24,6 +24,7 @@ def draw(
     marks: Marks = (),
     width: int | None = None,
     height: int = 8,
+    unit: str | None = None,
     tz: tzinfo | None = UTC,
 ) -> str:
     """Return a signal drawn in blocks, with the time below and stretches of time marked.
@@ -32,14 +33,14 @@ def draw(
         signal: What to draw; each column shows the mean of its time.
         marks: Rows to put under the curve: a name, and the stretches to mark.
         width: Columns to use, by default the terminal's.
+        unit: What its values are in, by default what the signal says.
         tz: The zone of the times below; None for this machine's.
     """
     columns = _columns(width, marks, most=4 * len(signal))
     edges = np.linspace(signal.start, signal.end, columns + 1)
     values = signal.integral(edges[:-1], edges[1:]) / np.diff(edges)
-    return draw_curve(
-        values, signal.start, signal.end, signal.unit, marks=marks, height=height, tz=tz
-    )
+    unit = signal.unit if unit is None else unit
+    return draw_curve(values, signal.start, signal.end, unit, marks=marks, height=height, tz=tz)
 
 
 def draw_curve(

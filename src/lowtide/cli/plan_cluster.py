@@ -24,7 +24,8 @@ from lowtide.cli.output import (
 
 if TYPE_CHECKING:
     from lowtide.cli.inputs import Zone
-    from lowtide.market.cluster_plan import ClusterPlan, Quote
+    from lowtide.market.cluster_plan import ClusterPlan
+    from lowtide.market.explaining import Quote
     from lowtide.signal import Signal
 
 _STAGES = ("laying out", "EASY", "prices", "placing", "searching", "late jobs", "nodes", "proving")
@@ -309,8 +310,10 @@ def _document(
 
 def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
     """Tell people: the plan, what time on the machines is worth, who is late, and why."""
-    from lowtide.cli.chart import draw_curve
-    from lowtide.market.cluster_plan import amount_in_words
+    from dataclasses import replace
+
+    from lowtide.cli.chart import draw
+    from lowtide.market.cluster_plan import amount_in_words, one_of
     from lowtide.units import format_duration, format_number, format_percent, format_time
 
     told = amount_in_words(plan)
@@ -323,6 +326,9 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
         )
     )
     exactly = "at any moment" if plan.lossless else f"on steps of {format_duration(plan.step_s)}"
+    cut = plan.planned_on.cut
+    if cut > 1:
+        exactly += f", and stops them only after every {format_duration(cut * plan.step_s)} of work"
     say(
         f"The bounds hold for every plan that starts and stops jobs {exactly}"
         + (", in which nobody is later than here. " if plan.late else ". ")
@@ -366,11 +372,12 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
     unit = _unit(plan, signal)
     for name in plan.scarce:
         price = plan.prices.rent[plan.resources.index(name)] * 3600 / plan.step_s
-        one = name.removesuffix("s")
+        one = one_of(name)
         if price.any():
             print()
             say(f"What an hour of one {one} is worth{f', {unit}' if unit else ''}")
-            print(draw_curve(price, float(plan.edges[0]), float(plan.edges[-1]), unit, tz=zone.tz))
+            by_hour = replace(plan.price(name), values=price)
+            print(draw(by_hour, unit=unit, tz=zone.tz))
             print()
             print_rows(*_days(plan, name, price, zone, unit))
         say(f"One more {one} for the whole time would save about {told(plan.worth(name))}.")
@@ -428,9 +435,10 @@ def _days(
     """Return what an hour of one of a resource is worth, day by day."""
     from datetime import UTC, datetime
 
+    from lowtide.market.cluster_plan import one_of
     from lowtide.units import format_number
 
-    one = name.removesuffix("s")
+    one = one_of(name)
     held, there = plan.held(resource=name), plan.capacity(name)
     days: dict[str, list[int]] = {}
     moments = []
@@ -453,7 +461,7 @@ def _days(
         )
     columns = (
         Column("day", f"day ({zone.name})"),
-        Column("free", "free", "{:g} h".format),
+        Column("free", "free", "{:.3g} h".format),
         Column("dearest", "dearest at", "{:%H:%M}".format),
         Column("then", f"{unit or 'worth'} a {one}-hour then", format_number),
         Column("mean", "mean", format_number),

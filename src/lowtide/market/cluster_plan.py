@@ -40,7 +40,7 @@ from lowtide.workload import Workload
 if TYPE_CHECKING:
     import polars as pl
 
-    from lowtide.market.explaining import Moved
+    from lowtide.market.explaining import Moved, Quote
 
 # A sum that is larger by less than this share is larger by rounding.
 _ROUNDING = 1e-6
@@ -63,37 +63,6 @@ class Late:
     row: int
     by_s: float
     full: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
-    """What one job comes to in a plan.
-
-    Attributes:
-        id: Which job.
-        start: When it starts.
-        end: When it is done.
-        starts: How often it is started.
-        amount: What it comes to itself: grams, or money on a price.
-        rent: What the room that it takes is worth to others.
-        at_once: What it would come to if it ran at once, were it alone.
-        alone: The least that it could come to, were it alone.
-        wait_s: How much later than at once it is done.
-        why: Why it runs when it does, in words.
-        hour_worth: What it would save at these prices if its deadline were an hour later.
-    """
-
-    id: str
-    start: float
-    end: float
-    starts: int
-    amount: float
-    rent: float
-    at_once: float
-    alone: float
-    wait_s: float
-    why: str
-    hour_worth: float | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -210,7 +179,10 @@ class ClusterPlan:
 
     @property
     def lossless(self) -> bool:
-        """Whether the bound holds for starts and stops at any moment, not on slots alone."""
+        """Whether bounds hold for starts and stops at any moment, not for those of the plan alone.
+
+        Else for starts on slots, and stops on slots or, where those are short, on every few.
+        """
         return self._instance.lossless
 
     @property
@@ -543,6 +515,16 @@ def amount_in_words(plan: ClusterPlan) -> Callable[[float], str]:
         # Of grams and money together there is no unit.
         return format_number
     return format_mass
+
+
+def one_of(resource: str) -> str:
+    """Return what one of a resource is called.
+
+    >>> one_of("gpus"), one_of("nodes_cpus")
+    ('gpu', 'node (cpus)')
+    """
+    nodes, _, what = resource.partition("_")
+    return f"{nodes.removesuffix('s')} ({what})" if what else resource.removesuffix("s")
 
 
 def words_of_proof(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide.market.cluster_plan import Quote, amount_in_words
+from lowtide.market.cluster_plan import amount_in_words
 from lowtide.market.instance import make_instance
 from lowtide.market.prices import Auction, Prices
-from lowtide.market.proofs import without_waiting
+from lowtide.market.proofs import spread, without_waiting
 from lowtide.units import format_duration, format_time
 
 if TYPE_CHECKING:
@@ -22,6 +22,37 @@ _HOUR_S = 3600.0
 _SAME = 1e-6
 # So many of those that have its room are named.
 _NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What one job comes to in a plan.
+
+    Attributes:
+        id: Which job.
+        start: When it starts.
+        end: When it is done.
+        starts: How often it is started.
+        amount: What it comes to itself: grams, or money on a price.
+        rent: What the room that it takes is worth to others.
+        at_once: What it would come to if it ran at once, were it alone.
+        alone: The least that it could come to, were it alone.
+        wait_s: How much later than at once it is done.
+        why: Why it runs when it does, in words.
+        hour_worth: What it would save at these prices if its deadline were an hour later.
+    """
+
+    id: str
+    start: float
+    end: float
+    starts: int
+    amount: float
+    rent: float
+    at_once: float
+    alone: float
+    wait_s: float
+    why: str
+    hour_worth: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,32 +138,35 @@ def moved_jobs(plan: ClusterPlan, most: int) -> list[Moved]:
 
 def _alone(plan: ClusterPlan, row: int, *, priced: bool, later_s: float = 0.0) -> float | None:
     """Return the least that a job could count by itself; None where the signal ends too early."""
-    instance = plan.planned_on
-    own = plan.jobs.take(np.array([row]))
-    deadline = own.deadline + later_s
-    if deadline[0] > instance.signal.end:
+    instance, one = plan.planned_on, np.array([row])
+    own = plan.jobs.take(one).unlinked()
+    soonest, due = (each[one] for each in instance.window)
+    # Where those that wait for it leave it less time than its deadline, more of that is no use.
+    due = np.where(due < own.deadline, due, due + later_s)
+    if due[0] > instance.signal.end:
         return None
-    terms = {**instance.terms, "weight": None}
+    # What nodes draw for it is no part of what it comes to itself.
+    cluster = instance.cluster if priced else replace(instance.cluster, off_after_s=None)
     small = make_instance(
-        replace(own, deadline=deadline),
-        instance.cluster,
+        replace(own, deadline=own.deadline + later_s),
+        cluster,
         instance.signal,
         step_s=instance.step_s,
         wait=instance.wait[row] if priced else 0.0,
-        **terms,
+        begin=instance.origin,
+        until=float(due[0]),
+        window=(soonest, due),
+        **{**instance.terms, "weight": None},
     )
-    shift = round((small.origin - instance.origin) / small.step_s)
-    part = slice(shift, shift + small.slots)
-    rent = np.zeros((len(small.resources), small.slots))
-    if priced:
-        for place, name in enumerate(small.resources):
-            if name in instance.resources:
-                known = plan.prices.rent[instance.resources.index(name), part]
-                rent[place, : known.size] = known
-    power = plan.prices.power[part] if priced else np.zeros(small.slots)
-    power = np.append(power, np.zeros(small.slots - power.size))
+    # Alone a job shares no node with others, and prices are of what it shares.
+    queue = small.queue._replace(need=instance.queue.need[one], keep=instance.queue.keep[one])
+    there = np.zeros((len(instance.resources), small.slots))
+    small = replace(
+        small, queue=queue, resources=instance.resources, capacity=there, room=there, splits=True
+    )
+    known = spread(plan.prices, small) if priced else Prices.nothing(small)
     auction = Auction(small)
-    auction.price(Prices(rent=rent, power=power))
+    auction.price(known)
     return float(auction.reduced[0])
 
 

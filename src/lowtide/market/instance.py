@@ -467,36 +467,49 @@ def _resources(
 ) -> tuple[tuple[str, ...], FloatArray, FloatArray, bool, FloatArray]:
     """Return the rows of capacity: names, what jobs hold, what stopped ones do, what a node has.
 
-    Where no two jobs can share a node, nodes are all that counts.
+    Where no two jobs can share a node, nodes are all that counts. Else two jobs cannot that each
+    take more than half of the same resource of one: what is large in CPUs may lie beside what is
+    large in memory, so that nodes are counted once for each.
     """
+    known = _on_nodes(jobs, cluster)
+    nodes = jobs.nodes
+    large = {name: 2 * column / nodes > most for name, (column, most) in known.items()}
+    if any(each.all() for each in large.values()) and not keeps:
+        return ("nodes",), nodes[:, None].copy(), np.zeros((len(jobs), 1)), True, np.ones(1)
+    names, need, amounts = [], [], []
+    for name, (column, most) in known.items():
+        if column.any():
+            names.append(name)
+            need.append(column)
+            amounts.append(most)
+    # Nobody is asked twice: those large in one resource may all be so in another.
+    apart = {
+        name: each
+        for place, (name, each) in enumerate(large.items())
+        if each.any()
+        and not any(
+            (each <= other).all() and ((each != other).any() or place > before)
+            for before, other in enumerate(large.values())
+            if before != place
+        )
+    }
+    for name, each in apart.items():
+        names.append("nodes" if len(apart) == 1 else f"nodes_{name}")
+        need.append(np.where(each, nodes, 0.0))
+        amounts.append(1.0)
+    needed = np.column_stack(need).astype(np.float64)
+    held = needed * np.array([name in keeps for name in names])
+    return tuple(names), np.ascontiguousarray(needed), held, False, np.array(amounts)
+
+
+def _on_nodes(jobs: Workload, cluster: Cluster) -> dict[str, tuple[FloatArray, float]]:
+    """Return what jobs hold of each resource that is limited, and what a node has of it."""
     known = {
         "cpus": (jobs.cpus, float(cluster.cpus_per_node)),
         "gpus": (jobs.gpus, float(cluster.gpus_per_node)),
         "memory": (jobs.memory_bytes / _GIB, cluster.memory_bytes_per_node / _GIB),
     }
-    nodes = jobs.nodes
-    large = np.zeros(len(jobs), dtype=bool)
-    exclusive = False
-    for column, most in known.values():
-        each = column / nodes
-        if 0 < most < math.inf:
-            large |= 2 * each > most
-            exclusive |= bool(2 * each.min() > most)
-    if exclusive and not keeps:
-        return ("nodes",), nodes[:, None].copy(), np.zeros((len(jobs), 1)), True, np.ones(1)
-    names, need, amounts = [], [], []
-    for name, (column, most) in known.items():
-        if 0 < most < math.inf and column.any():
-            names.append(name)
-            need.append(column)
-            amounts.append(most)
-    if large.any():
-        names.append("nodes")
-        need.append(np.where(large, nodes, 0.0))
-        amounts.append(1.0)
-    needed = np.column_stack(need).astype(np.float64)
-    held = needed * np.array([name in keeps for name in names])
-    return tuple(names), np.ascontiguousarray(needed), held, False, np.array(amounts)
+    return {name: each for name, each in known.items() if 0 < each[1] < math.inf}
 
 
 def _capacity(
@@ -515,19 +528,18 @@ def _capacity(
 
 
 def _node_kw(jobs: Workload, cluster: Cluster) -> FloatArray:
-    """Return what nodes draw for each job, where they would otherwise be off."""
+    """Return what nodes draw for each job, where they would otherwise be off.
+
+    Those that share a node are charged no more than one together, whoever they are: all by their
+    share of one resource, or each for a whole node that takes more than half of it.
+    """
     if cluster.off_after_s is None:
         return np.zeros(len(jobs))
-    share = np.zeros(len(jobs))
-    for column, most in (
-        (jobs.cpus, cluster.cpus_per_node),
-        (jobs.gpus, cluster.gpus_per_node),
-        (jobs.memory_bytes, cluster.memory_bytes_per_node),
-    ):
-        if 0 < most < math.inf:
-            each = column / jobs.nodes / most
-            # Two jobs that each take more than half of a node take two nodes.
-            share = np.maximum(share, np.where(each > 0.5, 1.0, each))
+    shares = [np.zeros(len(jobs))]
+    for column, most in _on_nodes(jobs, cluster).values():
+        each = column / jobs.nodes / most
+        shares += [each, (each > 0.5).astype(np.float64)]
+    share = max(shares, key=lambda each: float((each * jobs.nodes * jobs.run_s).sum()))
     return jobs.nodes * share * (cluster.idle_power_w - cluster.off_power_w) / 1000
 
 

@@ -83,9 +83,9 @@ class _Layout:
         wide = self.wide[:, None]
         self.queue = queue._replace(need=queue.need / wide, keep=queue.keep / wide)
         count, cluster = instance.cluster.nodes, instance.cluster
-        on_one = {"cpus": cluster.cpus_per_node, "gpus": cluster.gpus_per_node, "nodes": 1.0}
+        on_one = {"cpus": 1.0 * cluster.cpus_per_node, "gpus": 1.0 * cluster.gpus_per_node}
         on_one["memory"] = cluster.memory_bytes_per_node / 2**30
-        each = np.array([on_one[name] for name in instance.resources])
+        each = np.array([on_one.get(name, 1.0) for name in instance.resources])
         # Those that are away are the last.
         there = np.round(instance.room[0] / each[0]).astype(np.int64)
         self.free = (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from lowtide.accounting import integrate
-from lowtide.errors import InvalidInput
+from lowtide.errors import Infeasible, InvalidInput, InvalidSchedule
 from lowtide.grid import Grid, deciding_signal, mixed_signal, ruling_signal
 from lowtide.job import Job
 from lowtide.market.cluster_plan import ClusterPlan, Late, amount_of, least_of_nodes
@@ -141,6 +142,12 @@ def plan_cluster(
         require_cap(cluster, cluster.power_cap_w)
     workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)
     require_time(workload, links_of(workload))
+    last = int(np.argmax(workload.deadline))
+    target.require(
+        float(workload.arrival.min()),
+        float(workload.deadline[last]),
+        what=f"job {workload.id[last]} is due last, and the signal",
+    )
     doing("laying out", 0.0)
     rate = wait_rate(wait, workload, target)
     instance = make_instance(
@@ -171,9 +178,45 @@ def plan_cluster(
         instance = solution.auction.instance
     else:
         solution = solve(instance, doing=doing, **budget)
+    told = partial(_told, workload, signal, easy, instance, weights, clock.is_over, doing, effort)
+    lower_w = 0.0
+    while True:
+        try:
+            plan = told(solution)
+            break
+        except InvalidSchedule as error:
+            # Nodes draw more than jobs are charged for while they boot, and are idle for a while.
+            if not error.over_w or cluster.off_after_s is None:
+                raise
+            lower_w = max(2 * lower_w, error.over_w)
+        solution = solve(_below_cap(instance, lower_w), doing=doing, **budget)
     left_out = ("EASY",) if compare and easy is None else ()
-    plan = _told(workload, signal, easy, instance, solution, weights, clock.is_over, doing, effort)
     return replace(plan, _grid=grid, left_out=left_out)
+
+
+def _below_cap(instance: Instance, lower_w: float) -> Instance:
+    """Return an instance with a power cap that leaves so much to nodes that boot or are idle."""
+    cap, terms = instance.terms["power_cap"], instance.terms
+    if cap is None:
+        cap = instance.cluster.power_cap_w or 0.0
+    lower = replace(cap, values=cap.values - lower_w) if isinstance(cap, Signal) else cap - lower_w
+    try:
+        tight = make_instance(
+            instance.jobs,
+            instance.cluster,
+            instance.signal,
+            step_s=instance.step_s,
+            wait=instance.wait,
+            **{**terms, "power_cap": lower},
+        )
+        require_alone(tight)
+    except InvalidInput:
+        raise Infeasible(
+            "nodes that boot, or are idle before they are switched off, draw more than the power "
+            f"cap leaves beside jobs: raise it by {lower_w:g} W, or leave off_after_s out",
+            None,
+        ) from None
+    return tight
 
 
 def _told(
@@ -181,13 +224,16 @@ def _told(
     signal: Signal | Grid,
     easy: Simulation | None,
     instance: Instance,
-    solution: QueueSolution,
     weights: Mapping[str, float] | None,
     is_over: Callable[[], bool],
     doing: Callable[[str, float], None],
     effort: float,
+    solution: QueueSolution,
 ) -> ClusterPlan:
-    """Return a solution carried out by the simulator, and what is proven of it."""
+    """Return a solution carried out by the simulator, and what is proven of it.
+
+    It may be one of an instance with a lower cap: then nothing of that is taken for proven.
+    """
     doing("carrying out", 0.0)
     board, placed = solution.board, None
     if not instance.whole_nodes:
@@ -210,14 +256,15 @@ def _told(
             simulation = replace(simulation, baseline_node_spans=easy.node_spans)
     auction, late = solution.auction, _late(simulation, board, instance)
     lateness, least = solution.proof, solution.least_late
-    if late and lateness is None:
-        # On the sum of all nodes everybody was in time, and not on each of them.
+    other = auction.instance is not instance
+    if late and (lateness is None or other):
+        # On the sum of all nodes, or under the whole cap, everybody may have been in time.
         lateness = prove_late(instance, is_over)
         least = whole_jobs(lateness.bound)
     apart = least_of_nodes(simulation, instance)
     counted = board.total + _nodes_beyond(simulation, instance, board)
     doing("proving", 0.0)
-    whole = Proof.of(auction)
+    whole = prove(instance, auction.prices, counted, is_over) if other else Proof.of(auction)
     if late:
         given = as_late(instance, np.array([each.row for each in late]), simulation.tally.end)
         whole = prove(given, None, counted, is_over)

@@ -24,6 +24,7 @@ from lowtide.market.instance import Instance, make_instance
 from lowtide.market.layout import Standing
 from lowtide.market.placing import Board, improve, rebuilt, urgency
 from lowtide.market.prices import Auction, Prices
+from lowtide.market.stand_ins import DAY_S, HELD, joined, those_of_another_time, those_of_history
 from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision
 from lowtide.precedence import in_order, links_of
@@ -41,13 +42,6 @@ from lowtide.workload import IntArray, Workload
 
 _PASSES = 15
 _STEPS = 1500
-_DAY_S = 86400.0
-# So many steps have to have passed before they say anything of those to come, and so many days
-# say as much as is known.
-_LEAST_HISTORY = 3
-_DAYS = 3
-# Of more stand-ins than this some stand for several.
-_MOST_GHOSTS = 1500
 # Where there are more jobs, placing them is good enough.
 _MOST_SEARCHED = 1000
 # An hour of delay of a late job counts as this share of what it would emit in the dirtiest hours:
@@ -305,7 +299,13 @@ class Replanning:
 
     def _instance(self, now: float) -> tuple[Instance, npt.NDArray[np.bool_]]:
         """Return what is left of the queue from now on, and which of its jobs are real."""
-        live, (ghosts, each_for) = self.live, self._ghosts(now)
+        live, policy = self.live, self.policy
+        ahead_s = parse_duration(policy.horizon_s)
+        ghosts, each_for = (
+            those_of_history(self.jobs, now, ahead_s, self.step_s, guessed=self._guessed())
+            if policy.phantoms is None and policy.stand_ins == "history"
+            else those_of_another_time(policy.phantoms, now, ahead_s)
+        )
         profiles = [each.rest() for each in live]
         running = np.array([each.running for each in live])
         waits = [self._waits_for(each, now) for each in live]
@@ -333,10 +333,10 @@ class Replanning:
                 min_run_s=np.minimum(self.jobs.min_run_s[rows], work_s),
                 after=[wait[1] or None for wait in waits],
                 think_s=self.jobs.think_s[rows],
-                **{name: getattr(self.jobs, name)[rows] for name in _HELD},
+                **{name: getattr(self.jobs, name)[rows] for name in HELD},
             )
         ]
-        jobs = parts[0] if ghosts is None else _joined(parts[0], ghosts)
+        jobs = parts[0] if ghosts is None else joined(parts[0], ghosts)
         number = jobs.id.astype(np.int64)
         real = number >= 0
         count = len(jobs)
@@ -379,6 +379,15 @@ class Replanning:
             instance.queue.need[~real] *= each_for
         return instance, real
 
+    def _guessed(self) -> dict[int, Job]:
+        """Return those that are there and may be done sooner than their users said, as they said.
+
+        Stand-ins of them are no shorter: nobody knows yet how long they run.
+        """
+        jobs, rows = self.jobs, [each.row for each in self.live]
+        sooner = jobs.requested_s[rows] - jobs.run_s[rows] > TIME_TOLERANCE_S
+        return {each.row: each.job for each, may in zip(self.live, sooner, strict=True) if may}
+
     def _waits_for(self, each: _Live, now: float) -> tuple[float, tuple[str, ...]]:
         """Return from when on a job can run, and whom of those that are there it waits for."""
         soonest, names = now, []
@@ -395,49 +404,6 @@ class Replanning:
                 names.append(str(self.live.index(other)))
         return soonest, tuple(names)
 
-    def _ghosts(self, now: float) -> tuple[Workload | None, float]:
-        """Return jobs that stand for those that may come before the horizon, and for how many."""
-        ahead_s = parse_duration(self.policy.horizon_s)
-        phantoms, each_for = self.policy.phantoms, 1.0
-        found: Workload | None = None
-        if phantoms is not None:
-            some = (phantoms.arrival > now) & (phantoms.arrival < now + ahead_s)
-            found = phantoms.take(some)
-        elif self.policy.stand_ins == "history":
-            found, each_for = self._history(now, ahead_s)
-        if found is None or not len(found):
-            return None, 1.0
-        one_in = math.ceil(len(found) / _MOST_GHOSTS)
-        if one_in > 1:
-            found, each_for = found.take(slice(one_in // 2, None, one_in)), each_for * one_in
-        return replace(found.unlinked(), id=np.full(len(found), -1)), each_for
-
-    def _history(self, now: float, ahead_s: float) -> tuple[Workload | None, float]:
-        """Return the jobs of the last days at the same hours, as often as they come again.
-
-        Those of several days each stand for a part of one; before a day has passed, what there
-        was comes again and again.
-        """
-        arrival = self.jobs.arrival
-        passed_s = math.ceil((now - float(arrival[0])) / self.step_s) * self.step_s
-        if passed_s < _LEAST_HISTORY * self.step_s:
-            return None, 1.0
-        days = min(max(int(passed_s // _DAY_S), 1), _DAYS)
-        period_s = min(_DAY_S, passed_s)
-        known = np.flatnonzero((arrival > now - days * period_s) & (arrival <= now))
-        times = days + math.ceil(ahead_s / period_s)
-        rows = np.tile(known, times)
-        shift_s = np.repeat(np.arange(1, times + 1) * period_s, known.size)
-        again = arrival[rows] + shift_s
-        ahead = (again > now) & (again < now + ahead_s)
-        rows, shift_s = rows[ahead], shift_s[ahead]
-        order = np.argsort(rows, kind="stable")
-        found, shift_s = self.jobs.take(rows[order]), shift_s[order]
-        return (
-            replace(found, arrival=found.arrival + shift_s, deadline=found.deadline + shift_s),
-            1.0 / days,
-        )
-
     def _last_prices(self, instance: Instance) -> Prices | None:
         """Return the last prices, moved to where this instance begins."""
         if self.prices is None:
@@ -447,7 +413,7 @@ class Replanning:
         if prices.rent.shape[0] != len(instance.resources):
             return None
         # Beyond what was looked at then, a day is like the one before it.
-        day = max(round(_DAY_S / instance.step_s), 1)
+        day = max(round(DAY_S / instance.step_s), 1)
         at = np.arange(instance.slots) + shift
         beyond = np.maximum(at - (prices.power.size - 1), 0)
         at -= np.minimum(day * np.ceil(beyond / day).astype(np.int64), at)
@@ -534,28 +500,6 @@ def _spare_s(jobs: Workload, cluster: Cluster, risk: float) -> FloatArray:
         edges = [0.0, *points, job.profile.work_s]
         spare_s[row] = max(np.diff(edges)) + job.profile.restart_s
     return spare_s
-
-
-_HELD = ("cpus", "gpus", "nodes", "memory_bytes")
-
-
-def _joined(first: Workload, second: Workload) -> Workload:
-    """Return the jobs of two workloads."""
-    shift = len(first.profiles)
-    names = ("id", "arrival", "deadline", "work_s", "power", "interruptible", "min_run_s")
-    columns: dict[str, Any] = {
-        name: np.concatenate((getattr(first, name), getattr(second, name)))
-        for name in (*names, "max_starts", "think_s", *_HELD)
-    }
-    columns["after"] = [*first.after, *second.after]
-    used, which = np.unique(second.profile, return_inverse=True)
-    known = used[used >= 0]
-    place = np.where(second.profile < 0, -1, which - (used.size - known.size) + shift)
-    return Workload(
-        profile=np.concatenate((first.profile, place)),
-        profiles=(*first.profiles, *(second.profiles[each] for each in known.tolist())),
-        **columns,
-    )
 
 
 def _starts_left(each: _Live) -> int:

@@ -434,5 +434,6 @@ def _check_power(jobs: Workload, queued: Queued, cap: Signal | float) -> None:
         at = over[np.argmin(times[over])]
         raise InvalidSchedule(
             f"at {format_time(float(times[at]))} nodes and jobs draw {watts[at]:g} W together, "
-            f"above the power cap of {most[at]:g} W"
+            f"above the power cap of {most[at]:g} W",
+            over_w=float((watts - most).max()),
         )

@@ -102,6 +102,8 @@ class QueueView:
         self._foreseen_room: tuple[tuple[float, int], IntArray, float] | None = None
         away = cluster.gone()
         self._gone = Gone(away) if away else None
+        sleeps = switches_nodes or cluster.off_after_s is not None
+        self._wakes_s = cluster.shutdown_s + cluster.boot_s if sleeps else 0.0
         for each in away:
             self._push(each.end, Happening.BACK, -1)
         # Until when jobs that are stopped hold their nodes; how often each lost them.
@@ -173,6 +175,10 @@ class QueueView:
         left_s = self._work_s[job] - self._done_s[job]
         return float(self._requested_s[job] - run_s + lead_s + left_s)
 
+    def _holds_s(self, job: int) -> float:
+        """Return how long a job that starts would hold its nodes at most: they may have to wake."""
+        return self.lasts_s(job) + self._wakes_s
+
     def fits(self, job: int) -> bool:
         """Return whether a job would find room now."""
         return self._find(job) is not None
@@ -199,7 +205,7 @@ class QueueView:
 
     def _short(self, job: int) -> int:
         """Return how many nodes a job that starts now is not to have, as they go away."""
-        end = self.now + self.lasts_s(job)
+        end = self.now + self._holds_s(job)
         if not self._pool.pooled or self._gone is None:
             return self.away_until(end)
         # Of nodes that are counted only those are short that nobody gives back by then.
@@ -340,7 +346,7 @@ class QueueView:
         back = sorted([*back, *pool.broken.values()])
         at, place = self.now, 0
         while True:
-            gone = 0 if self._gone is None else self._gone.most(at, at + self.lasts_s(job))
+            gone = 0 if self._gone is None else self._gone.most(at, at + self._holds_s(job))
             there = free if own is None else free[own]
             if pool.pooled:
                 there = there - gone
@@ -380,8 +386,8 @@ class QueueView:
             return None
         if self._gone is None:
             return pool.beside(first, job, free)
-        later = self._gone.most(at, at + self.lasts_s(first))
-        return pool.beside(first, job, free, (later, self.away_until(self.now + self.lasts_s(job))))
+        later = self._gone.most(at, at + self._holds_s(first))
+        return pool.beside(first, job, free, (later, self._short(job)))
 
     # What the loop below does.
 

@@ -302,7 +302,7 @@ def _machines(said: Parameters) -> Parameters:
                 "cluster.reserved is a list of [begin, end, nodes], such as "
                 f"[['2024-07-02T06:00Z', '2024-07-02T18:00Z', 2]], not {rows!r}"
             )
-        given["away"] = rows
+        given["away"] = [*given.get("away", ()), *rows]
     if "capacity" in given:
         given["capacity"] = read_signal(given["capacity"], kind="nodes")
     if "failures" in given:

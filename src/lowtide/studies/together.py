@@ -10,6 +10,7 @@ import altair as alt
 import numpy as np
 
 from lowtide.grid import Grid, deciding_signal
+from lowtide.market.cluster_plan import one_of
 from lowtide.page.looks import (
     BLUE,
     WIDTH,
@@ -129,7 +130,7 @@ def _carbon(plan: ClusterPlan) -> Any:
 def _prices(plan: ClusterPlan, resource: str) -> Any:
     signal = deciding_signal(plan.simulation.signal)
     unit = signal.currency if signal.kind == "price" else "g"
-    one = resource.removesuffix("s")
+    one = one_of(resource)
     price = plan.prices.rent[plan.resources.index(resource)] * 3600 / plan.step_s
     rows = stamped(plan.edges, price.tolist())
     title = f"What an hour of one {one} is worth"
