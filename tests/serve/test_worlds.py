@@ -66,6 +66,9 @@ VALUES = {
     "format": ("json", "csv", "parquet", "xml"),
     "points": ("2", "2000", "2001", "-5"),
     "days": ("7", "30", "0", "-1", "x", "1e9"),
+    "from": ("2023-11-14", "2023-11-15", "", "0001-01-01", "x"),
+    "to": ("2023-11-14", "9999-12-31", "-1"),
+    "page": ("1", "2", "0", "-1", "1e9", "x"),
     "month": ("2023-11", "2023-10", "2023-13", "", "0000-00", "9999-99", "2023-11' --"),
     "time": ("6:00:00", "-1", "nan", "1e400", "0", "x"),
 }
@@ -73,6 +76,7 @@ VALUES = {
 
 NOW_OF_NODES = re.compile(
     rb'"busy":[^,]*,"power_w":[^}]*|<li>now<b>.*?</b></li><li>power, of all on it<b>.*?</b></li>'
+    rb'|<td class="now">.*?</td><td class="n now">.*?</td>'
 )
 SHARED = re.compile(r"(/api/v1)?/nodes/n1(/course|/steps)?(\?|$)")
 METHODS = ("GET",) * 7 + ("POST", "POST", "HEAD", "PUT", "OPTIONS")

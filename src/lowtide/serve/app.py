@@ -16,12 +16,7 @@ from starlette.types import ASGIApp, Scope
 
 from lowtide.errors import LowtideError, StoreProblem
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
-from lowtide.serve.gate import (
-    Doorkeeper,
-    Gate,
-    for_whom,
-    refuse_bad_input,
-)
+from lowtide.serve.gate import Doorkeeper, Gate, for_whom
 from lowtide.serve.group_commit import GroupCommit
 from lowtide.serve.guards import for_ingest
 from lowtide.serve.ingest import Arrival, PieceOrigin
@@ -63,14 +58,19 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     doors = LoginRoutes(keeper, renderer.login)
 
     def refuse(scope: Scope, status: int) -> Response:
-        words = _WORDS.get(status, _WORDS[400])
-        status = 404 if status == 405 else status
+        return say(scope, _WORDS.get(status, _WORDS[400]), 404 if status == 405 else status)
+
+    def say(scope: Scope, words: str, status: int) -> Response:
+        """Tell a program, or a person on a page, why there is nothing else."""
         if scope["path"].startswith(("/api/", "/ingest/", "/login/", "/prometheus/")):
             response = answer({"error": words}, status=status)
             if status == 401:
                 response.headers["WWW-Authenticate"] = "Bearer"
             return response
         return doors.page(words, status) if status == 401 else renderer.refusal(words, status)
+
+    def misasked(request: Request, error: Exception) -> Response:
+        return say(request.scope, str(error), 400)
 
     def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
@@ -90,7 +90,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         redirect_slashes=False,
     )
     app.state.exempt = keeper.settings.exempt
-    app.add_exception_handler(LowtideError, refuse_bad_input)
+    app.add_exception_handler(LowtideError, misasked)
     app.add_exception_handler(StoreProblem, come_again)
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(RequestValidationError, _misasked)

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -371,10 +371,3 @@ class Gate:
             return {"type": "http.request", "body": body, "more_body": False}
 
         return again
-
-
-def refuse_bad_input(_request: Any, error: Exception) -> Response:
-    """Answer what a request got wrong."""
-    if isinstance(error, StoreProblem):
-        raise error
-    return JSONResponse({"error": str(error)}, status_code=400)

@@ -197,7 +197,10 @@ def month_span(month: str) -> tuple[float, float]:
     try:
         first = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
     except ValueError:
-        raise InvalidInput(f"a month is written as 2026-10, not {month[:20]!r}") from None
+        first = None
+    # It names a file: digits of other alphabets, which are read as well, are none of such a name.
+    if first is None or month != f"{first:%Y-%m}":
+        raise InvalidInput(f"a month is written as 2026-10, not {month[:20]!r}")
     if not 1970 <= first.year < 2100:
         raise InvalidInput("months are those from 1970 to 2099")
     after = datetime(first.year + first.month // 12, first.month % 12 + 1, 1, tzinfo=UTC)

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lowtide.certainty import marked
+from lowtide.errors import InvalidInput
 from lowtide.hindsight import Hindsight, words
 from lowtide.hindsight.advice import next_script
 from lowtide.serve.api import place_after, read_place
@@ -63,6 +64,8 @@ _SUMS = (
     *("without_energy", "without_carbon"),
 )
 _DAY_S = 86400.0
+# How many nodes a page has.
+_NODES = 100
 _USED = "this link was used, or opened in another browser, or is too old: ask for another"
 
 
@@ -121,6 +124,8 @@ class Pages:
             host=asked.get("host", ""),
             name=asked.get("name", ""),
             job=asked.get("job", ""),
+            start=_day(asked["from"]) if "from" in asked else None,
+            end=_day(asked["to"]) + _DAY_S if "to" in asked else None,
         )
         order = asked.get("order", "over")
         after = read_place(asked["after"]) if "after" in asked else None
@@ -130,8 +135,8 @@ class Pages:
         if len(found) == 50:
             more = "?" + urlencode({**asked, "after": place_after(found[-1], order)})
         return self._renderer.page(
-            request, "jobs.html", jobs=found, asked=asked, more=more, same=urlencode(asked),
-            states=STATES, orders=ORDERS,
+            request, "jobs.html", jobs=found, asked=asked, more=more,
+            same=urlencode(_for_programs(wanted, order), doseq=True), states=STATES, orders=ORDERS,
         )  # fmt: skip
 
     @for_whom("viewer")
@@ -216,11 +221,22 @@ class Pages:
 
     @for_whom("viewer")
     def nodes(self, request: Request) -> Response:
-        """Show which nodes there are, those first of which nobody hears."""
+        """Show which nodes there are, what each does now, and those first of which nobody hears."""
         viewer: Viewer = request.state.viewer
+        asked = {name: request.query_params.get(name, "") for name in ("name", "page")}
+        place = _page(asked["page"])
         silent = set(viewer.health()["silent"])
-        found = sorted(viewer.nodes(), key=lambda each: (each["name"] not in silent, each["name"]))
-        return self._renderer.page(request, "nodes.html", nodes=found, silent=silent)
+        found = sorted(
+            (each for each in viewer.nodes() if each["name"].startswith(asked["name"])),
+            key=lambda each: (each["name"] not in silent, each["name"]),
+        )
+        shown = found[(place - 1) * _NODES : place * _NODES]
+        return self._renderer.page(
+            request, "nodes.html", nodes=shown, silent=silent, name=asked["name"],
+            now=viewer.nodes_now([each["name"] for each in shown]), count=len(found),
+            count_silent=sum(each["name"] in silent for each in found),
+            more=place + 1 if len(found) > place * _NODES else None,
+        )  # fmt: skip
 
     @for_whom("viewer")
     def node(self, request: Request) -> Response:
@@ -339,6 +355,34 @@ def _by_phase(first: Hindsight, second: Hindsight) -> list[tuple[str, ...]]:
 
 def _text(show: Any, value: float) -> str:
     return str(show(None if math.isnan(value) else value))
+
+
+def _page(text: str) -> int:
+    """Return which part of a list somebody asks for, 1 for the first."""
+    if not text:
+        return 1
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 7 and int(text)):
+        raise InvalidInput(f"pages are counted from 1, and {text[:20]!r} is none of them")
+    return int(text)
+
+
+def _day(text: str) -> float:
+    """Return when a day begins that somebody chose."""
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise InvalidInput(f"a day is written as 2026-10-01, not {text[:20]!r}") from None
+    return max(day.timestamp(), 0.0)
+
+
+def _for_programs(wanted: Wanted, order: str) -> dict[str, Any]:
+    """Return which jobs are asked for as the API takes it."""
+    found = {
+        "user": wanted.users, "account": wanted.accounts, "partition": wanted.partitions,
+        "state": wanted.states, "host": wanted.host, "name": wanted.name, "job": wanted.job,
+        "start": wanted.start, "end": wanted.end, "order": order,
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value not in (None, "", [])}
 
 
 def _list(asked: Mapping[str, str], name: str) -> list[str]:

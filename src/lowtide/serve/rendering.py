@@ -60,6 +60,7 @@ class Renderer:
             "energy": energy_text,
             "mass": mass_text,
             "duration": lambda seconds: format_duration(known(seconds)),
+            "seconds": lambda value: MISSING if known(value) is None else f"{value:.1f} s",
             "moment": lambda moment: format_time(known(moment)),
             "share": lambda share: format_percent(known(share)),
             "number": lambda value: format_number(known(value)),

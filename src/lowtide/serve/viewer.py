@@ -406,9 +406,20 @@ class Viewer:
 
     def node_now(self, name: str) -> NodeNow | None:
         """Return what a node did in the last quarter of an hour; None where there is none such."""
+        return self.nodes_now([name]).get(name)
+
+    def nodes_now(self, names: Sequence[str]) -> dict[str, NodeNow]:
+        """Return what nodes did in the last quarter of an hour, of those that there are."""
         span = last_quarter(self.now)
-        series = self._course_of(name, *span)
-        return None if series is None else now_of(name, series, span)
+        with self.reading() as connection:
+            known = self._hosts(connection, names)
+            numbers = [each.number for each in known]
+            histories = Histories(connection, start=span[0], end=span[1], hosts=numbers)
+            found = list(histories.of_nodes([(each.node_unit, each.number) for each in known]))
+        return {
+            each.name: now_of(each.name, series, span)
+            for each, series in zip(known, found, strict=True)
+        }
 
     def _course_of(self, name: str, start: float, end: float | None) -> Series | None:
         with self.reading() as connection:
@@ -500,7 +511,8 @@ class Viewer:
         return not self.now - node["last_time"] <= max(3 * node["interval_s"], _SILENT_S)
 
     def _hosts(self, connection: sa.Connection, names: Sequence[str]) -> list[HostRecord]:
-        return [each for each in read_hosts(connection) if each.name in names]
+        wanted = set(names)
+        return [each for each in read_hosts(connection) if each.name in wanted]
 
     def _row(self, ref: str) -> Mapping[str, Any] | None:
         question = sa.select(jobs).where(jobs.c.ref == ref, self.may_see(jobs))

@@ -1,0 +1,87 @@
+"""What people are shown who ask a page for something: their list, or why there is none."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from lowtide.serve import pages
+from support.worlds import BOBS, World, world
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("pages")
+    with world(str(folder / "centre.sqlite"), folder, BOBS["many"]) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("/waste?days=3", "days is one of 7, 30, 90"),
+        ("/when?time=soon", "soon"),
+        ("/jobs?order=user", "user"),
+        ("/jobs?from=yesterday", "a day is written as 2026-10-01"),
+        ("/jobs?to=2023-11-31", "a day is written as 2026-10-01"),
+        ("/nodes?page=0", "counted from 1"),
+        ("/nodes?page=-1", "counted from 1"),
+        ("/nodes?page=%D9%A1", "counted from 1"),
+        ("/reports?month=2023-13", "a month is written as 2026-10"),
+        ("/usage?by=hours", "hours"),
+    ],
+)
+def test_a_page_says_what_it_does_not_understand(one: World, target: str, says: str) -> None:
+    answer = one.get("ada", target)
+    assert answer.status == 400
+    assert answer.headers["content-type"].startswith("text/html")
+    assert says.lower() in html.unescape(answer.body.decode()).lower()
+    assert b'href="/"' in answer.body
+
+
+def test_programs_are_told_in_their_own_way(one: World) -> None:
+    answer = one.get("ada", "/api/v1/jobs?order=user")
+    assert answer.status == 400
+    assert "user" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("month", ["%EF%BC%92023-11", "2023-1", "%202023-11", "2023-11%0d%0aX:1"])
+def test_a_file_is_named_by_a_month_alone(one: World, month: str) -> None:
+    """What is in the name stands in a header."""
+    assert one.get("ada", f"/reports/{month}.parquet").status in (400, 404)
+    assert one.get("ada", "/reports/2023-11.parquet").status == 200
+
+
+def test_jobs_are_found_by_day_and_so_are_the_files(one: World) -> None:
+    """All of it ran on 14 and 15 November 2023."""
+    whole = one.get("adam", "/jobs?user=ada,cy&from=2023-11-14&to=2023-11-15").body.decode()
+    refs = re.findall(r'href="/jobs/(\w{20})"', whole)
+    assert len(refs) == 5
+    for target in re.findall(r'href="(/api/v1/jobs\?[^"]*)"', whole):
+        if "format" not in target:
+            same = one.get("adam", html.unescape(target)).json()["jobs"]
+            assert [each["ref"] for each in same] == refs
+    for never in ("from=2023-11-16&state=completed", "to=2023-11-13"):
+        assert "No job." in one.get("adam", f"/jobs?{never}").body.decode()
+
+
+def test_nodes_are_shown_in_parts_with_what_they_do(
+    one: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = one.get("nobody", "/nodes").body.decode()
+    shown = re.findall(r'<td class="now">(.*?)</td><td class="n now">(.*?)</td>', page)
+    told = [one.get("nobody", f"/api/v1/nodes/{name}").json() for name in ("n1", "n2")]
+    assert [what.startswith("busy") for what, _ in shown] == [each["busy"] for each in told]
+    assert [watts for _, watts in shown] == [f"~{each['power_w']:.0f} W" for each in told]
+    assert "Further nodes" not in page
+    monkeypatch.setattr(pages, "_NODES", 1)
+    first, second, third = (
+        one.get("nobody", f"/nodes?page={number}").body.decode() for number in (1, 2, 3)
+    )
+    assert ("/nodes/n1" in first, "/nodes/n2" in first) == (True, False)
+    assert ("/nodes/n1" in second, "/nodes/n2" in second) == (False, True)
+    assert [("Further nodes" in each) for each in (first, second, third)] == [True, False, False]
+    assert "/nodes/n2" in one.get("nobody", "/nodes?name=n2").body.decode()
