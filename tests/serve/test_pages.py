@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from lowtide.serve import pages
-from support.worlds import BOBS, World, world
+from lowtide.serve.drawing import bars_by_day, panels
+from lowtide.serve.overview import WasteBook
+from lowtide.serve.people import rights_of
+from lowtide.serve.settings import Exempt
+from lowtide.serve.viewer import Viewer
+from lowtide.store.records import Series
+from support.worlds import BOBS, NOW, World, world
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +93,69 @@ def test_nodes_are_shown_in_parts_with_what_they_do(
     assert ("/nodes/n1" in second, "/nodes/n2" in second) == (False, True)
     assert [("Further nodes" in each) for each in (first, second, third)] == [True, False, False]
     assert "/nodes/n2" in one.get("nobody", "/nodes?name=n2").body.decode()
+
+
+def test_a_page_of_a_job_speaks_to_who_reads_it(one: World) -> None:
+    [*_, ref] = [each["ref"] for each in one.get("ada", "/api/v1/jobs").json()["jobs"]]
+    page = html.unescape(one.get("ada", f"/jobs/{ref}").body.decode())
+    # What is to be done at a terminal is not to be done here.
+    assert "--grid" not in page
+    assert "What is known of the grid ends" in page
+    assert re.search(r"Memory</b>, 95[34][.\d]* MiB at most", page)
+    assert "<li>100 W</li><li>50 W</li><li>0</li>" in page
+
+
+def test_a_curve_is_what_it_draws() -> None:
+    """Step by step, with a hole where nothing is known."""
+    watts = np.array([10.0, 10.0, 40.0, math.nan, 20.0])
+    times = 1e9 + 60.0 * np.arange(1, 6)
+    series = Series(times=times, step_s=np.full(5, 60.0), columns={"power_w": watts})
+    [drawn] = panels(series, (("power_w", "Power", "W"),))
+    assert drawn["scale"] == ["40 W", "20 W", "0"]
+    assert drawn["moments"] == ["09 Sep 01:46", "09 Sep 01:49", "09 Sep 01:51"]
+    assert [row["text"] for row in drawn["rows"]] == ["10 W", "10 W", "40 W", "---", "20 W"]
+    seen = []
+    x = y = 0.0
+    for kind, first, second in re.findall(r"([MHV])([\d.]+)(?:,([\d.]+))?", drawn["line"]):
+        before = x, y
+        x, y = {
+            "M": (float(first), float(second or 0)), "H": (float(first), y), "V": (x, float(first)),
+        }[kind]  # fmt: skip
+        if kind == "H":
+            seen.append((before[0] / 720 * 5, x / 720 * 5, round(40 * (160 - y) / 156)))
+    assert seen == [(0, 1, 10), (1, 2, 10), (2, 3, 40), (4, 5, 20)]
+
+
+def test_a_day_without_jobs_is_no_bar() -> None:
+    sums = {"measured_j": 7.2e6, "unmetered_s": 0.0, "without_energy": 0, "day": 86400}
+    chart = bars_by_day([{**sums, "energy_j": 7.2e6}], 0.0, 3 * 86400.0)
+    assert [each["text"] for each in chart["bars"]] == [
+        "01 Jan: nothing", "02 Jan: 2 kWh", "03 Jan: nothing", "04 Jan: nothing",
+    ]  # fmt: skip
+    assert [float(each["high"]) > 0 for each in chart["bars"]] == [False, True, False, False]
+
+
+def test_what_a_job_wasted_is_looked_for_once(one: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever asks first; and each is told of their own jobs alone."""
+    looked = []
+    behind = Viewer.behind
+
+    def counted(viewer: Viewer, job: object) -> object:
+        looked.append(job)
+        return behind(viewer, job)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Viewer, "behind", counted)
+    database = one.keeper.database
+    book = WasteBook(Exempt())
+
+    def found(who: str) -> list[str]:
+        viewer = Viewer(database, who, rights_of(database, who), NOW)
+        return [each.job.record.user or "" for each in book.waste(viewer, start=0.0, end=NOW)]
+
+    staff = found("adam")
+    count = len(looked)
+    assert count
+    assert found("adam") == staff
+    assert set(found("ada")) == {"ada"}
+    assert len(found("ada")) < len(staff)
+    assert len(looked) == count

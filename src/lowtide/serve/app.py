@@ -23,6 +23,7 @@ from lowtide.serve.ingest import Arrival, PieceOrigin
 from lowtide.serve.login_routes import LoginRoutes
 from lowtide.serve.metrics_proxy import Upstream
 from lowtide.serve.openapi import description, responses_of
+from lowtide.serve.overview import WasteBook
 from lowtide.serve.overview_pages import OverviewPages
 from lowtide.serve.pages import Pages
 from lowtide.serve.rendering import Renderer
@@ -89,7 +90,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.exempt = keeper.settings.exempt
+    app.state.waste = book = WasteBook(keeper.settings.exempt)
     app.add_exception_handler(LowtideError, misasked)
     app.add_exception_handler(StoreProblem, come_again)
     app.add_exception_handler(HTTPException, refused)
@@ -120,8 +121,8 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
             methods=["PUT"],
         ),
         *doors.routes(),
-        *Pages(keeper, renderer).routes(),
-        *OverviewPages(keeper, renderer).routes(),
+        *Pages(keeper, renderer, book).routes(),
+        *OverviewPages(keeper, renderer, book).routes(),
     ]
     static = StaticFiles(
         directory=Path(__file__).parent / "static", packages=[("lowtide.page", "style")]

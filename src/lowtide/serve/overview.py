@@ -10,9 +10,10 @@ import hashlib
 import io
 import json
 import math
-from collections import defaultdict
+import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +30,8 @@ DAY_S = 86400.0
 WEEK_S = 7 * DAY_S
 # So many of those that may have wasted something are looked at closely, the heaviest first.
 MOST_SUSPECTS = 100
+# Of so many jobs it is remembered what they wasted.
+_MOST_KNOWN = 20_000
 METHOD = (
     "Energy is what meters or models told of each node, shared out so that jobs, idle and "
     "unattributed make the node. Emissions are energy times the grid's average intensity at the "
@@ -68,25 +71,56 @@ class Wasted:
         }
 
 
-def waste(
-    viewer: Viewer, exempt: Exempt, *, start: float, end: float, users: Sequence[str] = ()
-) -> list[Wasted]:
-    """Return what was wasted between two moments, the most energy first.
+@dataclass(slots=True)
+class WasteBook:
+    """Finds what jobs wasted, and remembers it: of a job that is as it was nothing new is found.
 
-    Args:
+    Attributes:
         exempt: Which jobs are never named.
-        users: Whose jobs; empty for all that may be seen.
     """
-    if not 0 <= start < end:
-        raise InvalidInput("waste is told from one moment to a later one")
-    wanted = Wanted(start=start, end=end, suspect=True, users=users)
-    found = []
-    for job in viewer.jobs(wanted, order="energy_j", most=MOST_SUSPECTS):
-        if exempt.covers(job.record):
-            continue
-        findings = find_waste(job.record, *viewer.behind(job))
-        found += [Wasted(job, each) for each in findings if each.rule not in exempt.rules]
-    return sorted(found, key=lambda each: (-_number(each.finding.energy_j), each.job.ref))
+
+    exempt: Exempt
+    _known: OrderedDict[str, tuple[int, Sequence[Finding]]] = field(
+        default_factory=OrderedDict, init=False
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def waste(
+        self,
+        viewer: Viewer,
+        *,
+        start: float,
+        end: float,
+        users: Sequence[str] = (),
+        most: int = MOST_SUSPECTS,
+    ) -> list[Wasted]:
+        """Return what was wasted between two moments, the most energy first.
+
+        Args:
+            users: Whose jobs; empty for all that may be seen.
+            most: How many jobs are looked at, the heaviest first.
+        """
+        if not 0 <= start < end:
+            raise InvalidInput("waste is told from one moment to a later one")
+        wanted = Wanted(start=start, end=end, suspect=True, users=users)
+        found = []
+        for job in viewer.jobs(wanted, order="energy_j", most=most):
+            if not self.exempt.covers(job.record):
+                found += [Wasted(job, each) for each in self._findings(viewer, job)]
+        return sorted(found, key=lambda each: (-_number(each.finding.energy_j), each.job.ref))
+
+    def _findings(self, viewer: Viewer, job: VisibleJob) -> list[Finding]:
+        stands = hash(repr(job.record))
+        with self._lock:
+            before, findings = self._known.get(job.ref, (0, ()))
+        if before != stands:
+            findings = find_waste(job.record, *viewer.behind(job))
+            with self._lock:
+                self._known[job.ref] = stands, findings
+                self._known.move_to_end(job.ref)
+                if len(self._known) > _MOST_KNOWN:
+                    self._known.popitem(last=False)
+        return [each for each in findings if each.rule not in self.exempt.rules]
 
 
 def by_rule(found: Iterable[Wasted]) -> list[dict[str, Any]]:

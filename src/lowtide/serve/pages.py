@@ -7,7 +7,7 @@ same as data. Whatever users named their jobs is text here, and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -23,6 +23,8 @@ from lowtide.hindsight.advice import next_script
 from lowtide.serve.api import place_after, read_place
 from lowtide.serve.drawing import (
     NODE_PANELS,
+    bars_by_day,
+    both_panel,
     coverage,
     falling_line,
     job_panels,
@@ -35,7 +37,7 @@ from lowtide.serve.drawing import (
 )
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.login_links import CODE_S, open_link
-from lowtide.serve.overview import WEEK_S, waste
+from lowtide.serve.overview import WEEK_S, WasteBook
 from lowtide.serve.planning import (
     TOO_LITTLE,
     Option,
@@ -64,6 +66,8 @@ _SUMS = (
     *("without_energy", "without_carbon"),
 )
 _DAY_S = 86400.0
+# Of how many jobs the first page looks for waste, the heaviest first, and for a better script.
+_SUSPECTS, _TRIED = 20, 2
 # How many nodes a page has.
 _NODES = 100
 _USED = "this link was used, or opened in another browser, or is too old: ask for another"
@@ -72,9 +76,10 @@ _USED = "this link was used, or opened in another browser, or is too old: ask fo
 class Pages:
     """The pages of a server."""
 
-    def __init__(self, keeper: Doorkeeper, renderer: Renderer) -> None:
+    def __init__(self, keeper: Doorkeeper, renderer: Renderer, book: WasteBook) -> None:
         self._keeper = keeper
         self._renderer = renderer
+        self._book = book
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -95,21 +100,37 @@ class Pages:
 
     @for_whom("viewer")
     def home(self, request: Request) -> Response:
-        """Show how my last jobs were, and what they came to."""
+        """Show how my last jobs were, what they came to, and what to change."""
         viewer: Viewer = request.state.viewer
         mine = Wanted() if viewer.rights.role == "owner" else Wanted(users=[viewer.user])
         last = viewer.now // 3600 * 3600 + 3600
-        days = viewer.usage("day", start=last - 30 * _DAY_S, end=last, wanted=_of(viewer))
+        first = last - 30 * _DAY_S
+        days = viewer.usage("day", start=first, end=last, wanted=_of(viewer))
+        found = viewer.jobs(mine, most=10)
+        wasted = self._book.waste(
+            viewer, start=viewer.now - WEEK_S, end=viewer.now, users=mine.users, most=_SUSPECTS
+        )
+        like, script = self._next(viewer, [*(each.job for each in wasted), *found])
         return self._renderer.page(
             request,
             "home.html",
-            jobs=viewer.jobs(mine, most=10),
+            jobs=found,
             sums={name: sum_of_known(row[name] for row in days) for name in _SUMS},
-            wasted=waste(
-                viewer, self._keeper.settings.exempt,
-                start=viewer.now - WEEK_S, end=viewer.now, users=mine.users,
-            )[:5],
-        )  # fmt: skip
+            chart=bars_by_day(days, first, last) if days else None,
+            wasted=wasted[:5],
+            like=like,
+            script=script,
+        )
+
+    def _next(self, viewer: Viewer, jobs: Sequence[VisibleJob]) -> tuple[VisibleJob | None, Any]:
+        """Return a job whose next script can be written better, and how."""
+        finished = {each.ref: each for each in jobs if each.record.state == "completed"}
+        for each in list(finished.values())[:_TRIED]:
+            seen = viewer.look_back(each.ref)
+            script = [] if seen is None else self._script(viewer, seen[1])
+            if script:
+                return each, script
+        return None, []
 
     @for_whom("viewer")
     def jobs(self, request: Request) -> Response:
@@ -196,6 +217,7 @@ class Pages:
         return self._renderer.page(
             request, "compare.html", jobs=[first[0], second[0]], asked=asked,
             rows=_compared(first[0], second[0]), phases=_by_phase(first[1], second[1]),
+            curve=both_panel(first[1].series, second[1].series),
         )  # fmt: skip
 
     @for_whom("viewer")
@@ -261,8 +283,10 @@ class Pages:
         viewer: Viewer = request.state.viewer
         by = request.query_params.get("by", "account")
         last = viewer.now // 3600 * 3600 + 3600
-        rows = viewer.usage(by, start=last - 30 * _DAY_S, end=last)
-        return self._renderer.page(request, "usage.html", by=by, rows=rows)
+        first = last - 30 * _DAY_S
+        rows = viewer.usage(by, start=first, end=last)
+        chart = bars_by_day(rows, first, last) if by == "day" and rows else None
+        return self._renderer.page(request, "usage.html", by=by, rows=rows, chart=chart)
 
     @for_whom("viewer")
     def looks(self, request: Request) -> Response:

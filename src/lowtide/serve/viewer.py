@@ -282,7 +282,7 @@ class Viewer:
         found = self.job(ref)
         if found is None:
             return None
-        return found, look_back(Store(self.seen, Retention()), found.record)
+        return found, look_back(Store(self.seen, Retention()), found.record, cure="")
 
     def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
         """Return what a job that was found used over time, and what its nodes did meanwhile."""
