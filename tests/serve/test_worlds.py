@@ -51,10 +51,10 @@ PATHS = (
 POSTS = ("/leave", "/settings/mails", "/settings/tokens", "/settings/tokens/{number}")
 POSTS += ("/stop/{ref}", "/enter/{ref}", "/jobs", "/api/v1/jobs", "/nodes/{node}")
 VALUES = {
-    "user": ("bob", "ada", "bob,ada", "b%", "*", "' OR '1'='1", "bob\0", ""),
+    "user": ("bob%00", "bob", "ada", "bob,ada", "b%", "*", "' OR '1'='1", "bob\0", ""),
     "account": ("chem", "phys", "quark", "chem' --", "%"),
     "state": ("completed", "running", "COMPLETED", "bogus", "completed' OR 1=1"),
-    "name": ("secret", "s", "=x", "%", "_", "job"),
+    "name": ("%00", "secret", "s", "=x", "%", "_", "job"),
     "job": ("11", "12", "1", "20", "2_1"),
     "host": ("n1", "%", "n"),
     "order": ("over", "energy_j", "user", "energy_j; DROP TABLE centre_jobs", "hours", "-over"),

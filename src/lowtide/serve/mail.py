@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from lowtide.errors import InvalidInput, Unreachable
 from lowtide.hindsight.waste import RULES
 from lowtide.serve.overview import WasteBook, Wasted, most_wasted_j
-from lowtide.serve.schema import mail_stops, mails
+from lowtide.serve.schema import mail_stops, mails, take_turns
 from lowtide.serve.settings import MailSettings, Settings
 from lowtide.serve.tokens import make_token, use_once
 from lowtide.serve.viewer import Rights, Viewer
@@ -210,6 +210,7 @@ def _write_down(
 ) -> int | None:
     """Note that somebody is written to; None where another did so since, or at the same time."""
     with database.writing() as connection:
+        take_turns(connection, "mails")
         again = sa.select(mails.c.id).where(mails.c.user == user, mails.c.time > since)
         if connection.execute(again).first() is not None:
             return None
