@@ -6,6 +6,7 @@ import html
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from lowtide.serve.people import rights_of
 from lowtide.serve.settings import Exempt
 from lowtide.serve.viewer import Viewer
 from lowtide.store.records import Series
+from support.pushed import Node
+from support.ticks import unit
 from support.worlds import BOBS, NOW, World, world
 
 
@@ -159,3 +162,20 @@ def test_what_a_job_wasted_is_looked_for_once(one: World, monkeypatch: pytest.Mo
     assert set(found("ada")) == {"ada"}
     assert len(found("ada")) < len(staff)
     assert len(looked) == count
+
+
+def test_meters_that_do_not_tell_all_are_named(one: World, tmp_path: Path) -> None:
+    """To the staff alone, of the last day."""
+    before = one.get("adam", "/api/v1/health").json()["meters"]
+    assert before == []
+    assert b"Everything that jobs drew was measured" in one.get("adam", "/health").body
+    node = Node(tmp_path / "n9.sqlite", "n9", time=NOW - 3600.0)
+    for measured in (True, True, False, False):
+        node.watcher.measured = measured
+        node.tick([unit(90, user="cy", started=NOW - 3600.0)], step_s=600.0)
+    assert not any(answer.reason for answer in node.push(one.keeper.database))
+    node.store.close()
+    [found] = one.get("adam", "/api/v1/health").json()["meters"]
+    assert found == {"host": "n9", "measured": 0.5, "unmetered_s": 0.0, "priced": 1.0}
+    assert b'href="/nodes/n9"' in one.get("adam", "/health").body
+    assert one.get("cy", "/api/v1/health").json()["meters"] == []

@@ -49,6 +49,7 @@ MOST_ROWS = 500
 # By what jobs may be put in order; beside it their end, and what tells two apart.
 ORDERS = ("over", "energy_j", "carbon_g", "elapsed_s", "started")
 _RECORD = tuple(field.name for field in fields(JobRecord))
+_DAY_S = 86400.0
 # For how long a job that nobody hears of is said to run.
 _SILENT_S = 180.0
 # What programs and pages ask again by themselves is written down once in so long a time.
@@ -488,7 +489,32 @@ class Viewer:
             "pieces": [
                 {"host": row.host, "received": row.received, "reason": row.reason} for row in rows
             ],
+            "meters": self._meters() if self.sees_all else [],
         }
+
+    def _meters(self) -> list[dict[str, Any]]:
+        """Return the nodes that could not measure all of what jobs drew there in the last day."""
+        of = jobs.c
+        summed = [of[name] for name in ("energy_j", "measured_j", "unmetered_s", "unpriced_j")]
+        question = (
+            sa.select(of.hosts, *(sa.func.coalesce(sa.func.sum(each), 0.0) for each in summed))
+            # Of several nodes nobody could say which it was.
+            .where(of.over >= self.now - _DAY_S, of.hosts.like(",_%,"), ~of.hosts.like(",%,%,"))
+            .group_by(of.hosts)
+            .order_by(of.hosts)
+        )
+        with self.reading() as connection:
+            rows = connection.execute(question).all()
+        return [
+            {
+                "host": split(where)[0],
+                "measured": measured_j / energy_j if energy_j > 0 else None,
+                "unmetered_s": unmetered_s,
+                "priced": 1 - unpriced_j / energy_j if energy_j > 0 else None,
+            }
+            for where, energy_j, measured_j, unmetered_s, unpriced_j in rows
+            if unmetered_s > 0 or max(energy_j - measured_j, unpriced_j) > 1e-3 * energy_j
+        ]
 
     def looks(self) -> list[dict[str, Any]]:
         """Return who looked at this user's jobs, the last first."""
