@@ -16,7 +16,7 @@ from lowtide.serve.drawing import bars_by_day, panels
 from lowtide.serve.overview import WasteBook
 from lowtide.serve.people import rights_of
 from lowtide.serve.settings import Exempt
-from lowtide.serve.viewer import Viewer
+from lowtide.serve.viewer import Viewer, VisibleJob
 from lowtide.store.records import Series
 from support.pushed import Node
 from support.ticks import unit
@@ -162,6 +162,32 @@ def test_what_a_job_wasted_is_looked_for_once(one: World, monkeypatch: pytest.Mo
     assert set(found("ada")) == {"ada"}
     assert len(found("ada")) < len(staff)
     assert len(looked) == count
+
+
+def test_a_job_is_looked_back_at_once_in_a_quarter(
+    one: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks; and who may not see it is told no more than before."""
+    ref = one.get("cy", "/api/v1/jobs").json()["jobs"][-1]["ref"]
+    looked = []
+    before = Viewer.looked_back
+
+    def counted(viewer: Viewer, job: VisibleJob) -> object:
+        looked.append(job.ref)
+        return before(viewer, job)
+
+    monkeypatch.setattr(Viewer, "looked_back", counted)
+    told = one.get("adam", f"/jobs/{ref}")
+    assert told.status == 200
+    count = len(looked)
+    body = told.body.decode().partition("<main")[2]
+    assert one.get("cy", f"/jobs/{ref}").body.decode().partition("<main")[2] == body
+    assert len(looked) == count
+    assert one.get("ada", f"/jobs/{ref}") == one.get("ada", f"/jobs/{'0' * 20}")
+    # Who of the staff looked is written down each time.
+    one.get("adam", f"/jobs/{ref}")
+    looks = [each["what"] for each in one.get("cy", "/api/v1/looks").json()["looks"]]
+    assert looks.count(looks[0]) >= 2
 
 
 def test_meters_that_do_not_tell_all_are_named(one: World, tmp_path: Path) -> None:

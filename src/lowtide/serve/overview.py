@@ -10,8 +10,7 @@ import hashlib
 import io
 import json
 import math
-import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.hindsight.waste import RULES, Finding, find_waste
+from lowtide.serve.remembered import Remembered
 from lowtide.serve.settings import Exempt
 from lowtide.serve.viewer import Viewer, VisibleJob, Wanted
 from lowtide.store.records import Series
@@ -80,10 +80,9 @@ class WasteBook:
     """
 
     exempt: Exempt
-    _known: OrderedDict[str, tuple[int, Sequence[Finding]]] = field(
-        default_factory=OrderedDict, init=False
+    _known: Remembered[tuple[Finding, ...]] = field(
+        default_factory=lambda: Remembered(_MOST_KNOWN), init=False
     )
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def waste(
         self,
@@ -110,17 +109,8 @@ class WasteBook:
         return sorted(found, key=lambda each: (-_number(each.finding.energy_j), each.job.ref))
 
     def _findings(self, viewer: Viewer, job: VisibleJob) -> list[Finding]:
-        stands = hash(repr(job.record))
-        with self._lock:
-            before, findings = self._known.get(job.ref, (0, ()))
-        if before != stands:
-            findings = find_waste(job.record, *viewer.behind(job))
-            with self._lock:
-                self._known[job.ref] = stands, findings
-                self._known.move_to_end(job.ref)
-                if len(self._known) > _MOST_KNOWN:
-                    self._known.popitem(last=False)
-        return [each for each in findings if each.rule not in self.exempt.rules]
+        found = self._known.of(job, lambda: find_waste(job.record, *viewer.behind(job)))
+        return [each for each in found if each.rule not in self.exempt.rules]
 
 
 def by_rule(found: Iterable[Wasted]) -> list[dict[str, Any]]:

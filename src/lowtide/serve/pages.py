@@ -37,6 +37,7 @@ from lowtide.serve.drawing import (
 )
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.login_links import CODE_S, open_link
+from lowtide.serve.node_views import QUARTER_S
 from lowtide.serve.overview import WEEK_S, WasteBook
 from lowtide.serve.planning import (
     TOO_LITTLE,
@@ -47,6 +48,7 @@ from lowtide.serve.planning import (
     next_job,
     options_of,
 )
+from lowtide.serve.remembered import Remembered
 from lowtide.serve.rendering import Renderer
 from lowtide.serve.tokens import LINK, PREFIX, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
@@ -68,6 +70,8 @@ _SUMS = (
 _DAY_S = 86400.0
 # Of how many jobs the first page looks for waste, the heaviest first, and for a better script.
 _SUSPECTS, _TRIED = 20, 2
+# Of how many jobs it is remembered what their pages show.
+_REMEMBERED = 500
 # How many nodes a page has.
 _NODES = 100
 _USED = "this link was used, or opened in another browser, or is too old: ask for another"
@@ -80,6 +84,7 @@ class Pages:
         self._keeper = keeper
         self._renderer = renderer
         self._book = book
+        self._known: Remembered[dict[str, Any]] = Remembered(_REMEMBERED)
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -126,9 +131,7 @@ class Pages:
         """Return a job whose next script can be written better, and how."""
         finished = {each.ref: each for each in jobs if each.record.state == "completed"}
         for each in list(finished.values())[:_TRIED]:
-            seen = viewer.look_back(each.ref)
-            script = [] if seen is None else self._script(viewer, seen[1])
-            if script:
+            if script := self._shown(viewer, each)["script"]:
                 return each, script
         return None, []
 
@@ -164,29 +167,38 @@ class Pages:
     def job(self, request: Request) -> Response:
         """Show what a job did, where the power went, and when it should have run."""
         viewer: Viewer = request.state.viewer
-        seen = viewer.look_back(request.path_params["ref"])
-        if seen is None:
+        found = viewer.job(request.path_params["ref"])
+        if found is None:
             return self._renderer.nothing()
-        found, told = seen
+        return self._renderer.page(
+            request, "job.html", ref=found.ref, job=found.record, **self._shown(viewer, found)
+        )
+
+    def _shown(self, viewer: Viewer, found: VisibleJob) -> dict[str, Any]:
+        """Return what the page of a job shows, which is the same for a quarter of an hour."""
+        return self._known.of(
+            found, lambda: self._looked_at(viewer, found), until=viewer.now // QUARTER_S
+        )
+
+    def _looked_at(self, viewer: Viewer, found: VisibleJob) -> dict[str, Any]:
+        told = viewer.looked_back(found)
         tables = {"What was asked for, and what was used": words.use_table(told.behaviour)}
         if told.phases:
             tables["Phases"] = words.phase_table(told.phases.found)
         if told.waiting:
             tables["What waiting would have saved"] = words.waiting_table(told)
-        return self._renderer.page(
-            request,
-            "job.html",
-            ref=found.ref,
-            job=found.record,
-            lines=[*words.headline(told)[1:], *words.drawn(found.record)],
-            verdicts=told.verdicts,
-            notes=told.notes,
-            tables=[(title, each.header, each.rows) for title, each in tables.items() if each.rows],
-            panels=job_panels(told),
-            plan=plan_figure(told),
-            script=self._script(viewer, told),
-            covered=coverage(found.record),
-        )
+        return {
+            "lines": [*words.headline(told)[1:], *words.drawn(found.record)],
+            "verdicts": told.verdicts,
+            "notes": told.notes,
+            "tables": [
+                (title, each.header, each.rows) for title, each in tables.items() if each.rows
+            ],
+            "panels": job_panels(told),
+            "plan": plan_figure(told),
+            "script": self._script(viewer, told),
+            "covered": coverage(found.record),
+        }
 
     def _script(self, viewer: Viewer, told: Hindsight) -> list[Any]:
         """Return what to write in the next job script."""

@@ -281,9 +281,11 @@ class Viewer:
     def look_back(self, ref: str) -> tuple[VisibleJob, Hindsight] | None:
         """Return everything that is known of a job; None where there is none such to be seen."""
         found = self.job(ref)
-        if found is None:
-            return None
-        return found, look_back(Store(self.seen, Retention()), found.record, cure="")
+        return None if found is None else (found, self.looked_back(found))
+
+    def looked_back(self, found: VisibleJob) -> Hindsight:
+        """Return everything that is known of a job that was found."""
+        return look_back(Store(self.seen, Retention()), found.record, cure="")
 
     def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
         """Return what a job that was found used over time, and what its nodes did meanwhile."""
