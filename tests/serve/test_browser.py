@@ -28,6 +28,8 @@ from support.worlds import SETTINGS
 
 pytestmark = pytest.mark.alone
 SIZES = {"wide": (1280, 900), "phone": (360, 740)}
+# What nobody should call a job, and longer than a phone is wide.
+NAME = "<script>alert(1)</script> and whatever else there is to say"
 # Written there on request, to be looked at.
 SHOTS = os.environ.get("LOWTIDE_SHOTS")
 PATHS = (
@@ -54,9 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Doorke
         told = WastefulNode()
         for tick, facts in told.ticks(jobs):
             node.store.append(tick)
-            node.store.put_facts(
-                [replace(each, name="<script>alert(1)</script>") for each in facts]
-            )
+            node.store.put_facts([replace(each, name=NAME) for each in facts])
         node.watcher.time = told.time
         assert not any(answer.reason for answer in node.push(database))
         node.store.close()
