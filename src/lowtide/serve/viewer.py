@@ -26,6 +26,7 @@ from lowtide.serve.schema import (
     accounts,
     audit,
     incarnations,
+    is_renamed,
     jobs,
     members,
     quarantine,
@@ -103,7 +104,8 @@ class Wanted:
         if self.name:
             yield jobs.c.name.startswith(self.name, autoescape=True)
         if self.job:
-            yield sa.or_(jobs.c.job_id == self.job, jobs.c.shown_id == self.job)
+            renamed = sa.and_(is_renamed, jobs.c.shown_id == self.job)
+            yield sa.or_(jobs.c.job_id == self.job, renamed)
         if self.start is not None:
             yield jobs.c.over >= self.start
         if self.end is not None:
@@ -193,6 +195,11 @@ class Viewer:
     def sees_all(self) -> bool:
         """Whether everybody's jobs may be seen."""
         return self.rights.role in _ALL
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether it is written down when they are given what is others'."""
+        return self.rights.role in _LOGGED
 
     def jobs(
         self,
@@ -575,7 +582,7 @@ class Viewer:
             of_nobody: Whether it is written down, for the staff to read, if it is nobody's, too.
             every_s: For how long the same look is not written down again.
         """
-        if self.rights.role not in _LOGGED:
+        if not self.is_noted:
             return
         named = {"viewer": self.user, "role": self.rights.role, "what": what[:_LONGEST_LOOK]}
         whose = owners - {self.user, ""} | ({""} if of_nobody else set())
