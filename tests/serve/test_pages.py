@@ -129,6 +129,15 @@ def test_a_curve_is_what_it_draws() -> None:
     assert seen == [(0, 1, 10), (1, 2, 10), (2, 3, 40), (4, 5, 20)]
 
 
+def test_a_page_says_which_job_it_is_about(one: World) -> None:
+    """Also of one that is not among the last of one's own."""
+    ref = one.get("cy", "/api/v1/jobs").json()["jobs"][0]["ref"]
+    for who, words in (("cy", f'value="{ref}" selected>'), ("lea", "selected>as chosen")):
+        page = one.get(who, f"/when?like={ref}").body.decode()
+        assert len(re.findall(" selected>", page)) == 1
+        assert words in page
+
+
 def test_a_day_without_jobs_is_no_bar() -> None:
     sums = {"measured_j": 7.2e6, "unmetered_s": 0.0, "without_energy": 0, "day": 86400}
     chart = bars_by_day([{**sums, "energy_j": 7.2e6}], 0.0, 3 * 86400.0)

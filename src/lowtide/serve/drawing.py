@@ -198,7 +198,9 @@ def _end_of_scale(most: float, unit: str) -> float:
         return 1.0
     base = 1024.0 ** math.floor(math.log(most, 1024.0)) if unit == "B" else 1.0
     ten = 10.0 ** math.floor(math.log10(most / base))
-    return next((base * ten * end for end in _ENDS if base * ten * end >= most), 10 * base * ten)
+    # A hundred percent by rounding is a hundred percent.
+    least = most * (1 - 1e-9)
+    return next((base * ten * end for end in _ENDS if base * ten * end >= least), 10 * base * ten)
 
 
 def _scales(top: float, unit: str, first: float, last: float) -> dict[str, Any]:
