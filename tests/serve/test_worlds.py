@@ -234,7 +234,7 @@ def test_sums_equal_the_jobs(worlds: dict[str, World]) -> None:
 
 
 def test_a_member_is_told_of_no_account_of_few(worlds: dict[str, World]) -> None:
-    """What is told of accounts of many is in `test_groups`."""
+    """What is told of accounts of many is in `test_sums_of_few`."""
     one = worlds["many"]
     hour = f"start={START // 3600 * 3600:.0f}&end={NOW // 3600 * 3600 + 3600:.0f}"
     told = one.get("cy", f"/api/v1/usage?by=account&{hour}").json()["usage"]
