@@ -349,7 +349,7 @@ def pages(address: str) -> bool:
         day_mb *= 24 / HOURS / WIDE
         token = make_token(database, owner="ada", scope=READ_ALL, lasts_s=1e6, now=now)
         session = begin_session(database, "ada", now=now)
-    with serving(address, clock=now) as (port, _):
+    with serving(address, clock=now) as (port, server):
         line = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
         def asked(path: str) -> tuple[float, bytes]:
@@ -366,6 +366,9 @@ def pages(address: str) -> bool:
         [job] = json.loads(asked("/api/v1/jobs")[1])["jobs"]
         assert len(job["hosts"]) == WIDE
         took = {}
+        before = cpu_s(server) + server_cpu_s(address)
+        first_ms, _ = asked(f"/jobs/{job['ref']}")
+        first_cpu_ms = 1e3 * (cpu_s(server) + server_cpu_s(address) - before)
         for path in (f"/jobs/{job['ref']}", f"/api/v1/jobs/{job['ref']}/course?points=600"):
             spent = [asked(path) for _ in range(7)]
             took[path] = (float(np.median([ms for ms, _ in spent])), len(spent[0][1]))
@@ -375,10 +378,13 @@ def pages(address: str) -> bool:
         line.close()
     (page_ms, page_bytes), (course_ms, course_bytes) = took.values()
     print(f"a job of {WIDE} nodes and {HOURS} hours: its page {page_ms:.0f} ms, {page_bytes} bytes")
+    print(f"  at the first look {first_ms:.0f} ms, {first_cpu_ms:.0f} ms of CPU time")
     print(f"  its course for a plot: {course_ms:.0f} ms, {course_bytes} bytes")
     print(f"a node's day: {day_mb:.2f} MB with one job on it")
     print(f"the first page with all it fetches: {first} bytes")
-    fine = page_ms <= MOST["page"] and page_bytes <= MOST_PAGE_BYTES
+    fine = (
+        max(page_ms, min(first_ms, first_cpu_ms)) <= MOST["page"] and page_bytes <= MOST_PAGE_BYTES
+    )
     return fine and day_mb <= MOST["day"] and first <= MOST_FIRST_BYTES
 
 

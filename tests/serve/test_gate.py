@@ -246,6 +246,13 @@ def test_forms_from_elsewhere_are_refused(one: World) -> None:
     assert one.client.get("/", cookie=browser.cookie).status == 401
 
 
+def test_no_question_holds_what_no_database_takes(one: World) -> None:
+    for target in ("/jobs?name=%00", "/api/v1/jobs?user=a%00b", "/compare?a=x&b=%00", "/login?%00"):
+        assert one.client.get(target, authorization=_token(one)).status == 400
+    browser = _Browser(one, "ada")
+    assert browser.leave(f"form_key={browser.form_key()}&note=%00") == 403
+
+
 def test_an_idle_session_ends(one: World) -> None:
     key = begin_session(one.keeper.database, "ada", now=NOW - IDLE_S - 1.0)
     assert one.client.get("/", cookie=f"lowtide={key}").status == 401

@@ -51,10 +51,10 @@ PATHS = (
 POSTS = ("/leave", "/settings/mails", "/settings/tokens", "/settings/tokens/{number}")
 POSTS += ("/stop/{ref}", "/enter/{ref}", "/jobs", "/api/v1/jobs", "/nodes/{node}")
 VALUES = {
-    "user": ("bob", "ada", "bob,ada", "b%", "*", "' OR '1'='1", "bob\0", ""),
+    "user": ("bob%00", "bob", "ada", "bob,ada", "b%", "*", "' OR '1'='1", "bob\0", ""),
     "account": ("chem", "phys", "quark", "chem' --", "%"),
     "state": ("completed", "running", "COMPLETED", "bogus", "completed' OR 1=1"),
-    "name": ("secret", "s", "=x", "%", "_", "job"),
+    "name": ("%00", "secret", "s", "=x", "%", "_", "job"),
     "job": ("11", "12", "1", "20", "2_1"),
     "host": ("n1", "%", "n"),
     "order": ("over", "energy_j", "user", "energy_j; DROP TABLE centre_jobs", "hours", "-over"),
@@ -66,6 +66,9 @@ VALUES = {
     "format": ("json", "csv", "parquet", "xml"),
     "points": ("2", "2000", "2001", "-5"),
     "days": ("7", "30", "0", "-1", "x", "1e9"),
+    "from": ("2023-11-14", "2023-11-15", "", "0001-01-01", "x"),
+    "to": ("2023-11-14", "9999-12-31", "-1"),
+    "page": ("1", "2", "0", "-1", "1e9", "x"),
     "month": ("2023-11", "2023-10", "2023-13", "", "0000-00", "9999-99", "2023-11' --"),
     "time": ("6:00:00", "-1", "nan", "1e400", "0", "x"),
 }
@@ -73,6 +76,7 @@ VALUES = {
 
 NOW_OF_NODES = re.compile(
     rb'"busy":[^,]*,"power_w":[^}]*|<li>now<b>.*?</b></li><li>power, of all on it<b>.*?</b></li>'
+    rb'|<td class="now">.*?</td><td class="n now">.*?</td>'
 )
 SHARED = re.compile(r"(/api/v1)?/nodes/n1(/course|/steps)?(\?|$)")
 METHODS = ("GET",) * 7 + ("POST", "POST", "HEAD", "PUT", "OPTIONS")
@@ -230,7 +234,7 @@ def test_sums_equal_the_jobs(worlds: dict[str, World]) -> None:
 
 
 def test_a_member_is_told_of_no_account_of_few(worlds: dict[str, World]) -> None:
-    """What is told of accounts of many is in `test_groups`."""
+    """What is told of accounts of many is in `test_sums_of_few`."""
     one = worlds["many"]
     hour = f"start={START // 3600 * 3600:.0f}&end={NOW // 3600 * 3600 + 3600:.0f}"
     told = one.get("cy", f"/api/v1/usage?by=account&{hour}").json()["usage"]

@@ -77,10 +77,12 @@ def look_back(
     waits_s: Sequence[float] = WAITS_S,
     interruptible: str = "never",
     library: Library | None = None,
+    cure: str = _NAME_ONE,
 ) -> Hindsight:
     """Look back at a job.
 
     Args:
+        cure: What whoever reads it can do where too little is known of the grid; empty for nothing.
         signal: What a kWh emits or costs, to plan on; by default what the watcher knew.
         library: Knows what was to be expected of it; None where nobody asks.
     """
@@ -122,7 +124,7 @@ def look_back(
                     node, start=begin, end=begin + run_s + max(waits_s), beyond=beyond
                 )
                 signal = known.signal
-                notes += _told_of(known, run_s, begin, beyond)
+                notes += _told_of(known, run_s, begin, beyond, cure)
                 missing = "What is known of the grid ends"
             if signal is not None:
                 arrival, note = arrival_within(signal, begin, phases.profile)
@@ -137,7 +139,7 @@ def look_back(
                     pue=1.0 if math.isnan(pue) else pue,
                 )
                 at_once, waiting = now.plan.baseline.amount, tuple(waiting_for)
-                notes += _too_early(signal, arrival + run_s, waits_s, missing)
+                notes += _too_early(signal, arrival + run_s, waits_s, missing, cure)
                 if math.isnan(pue):
                     notes.append("Nobody said what the building draws: PUE is taken to be 1.")
         except LowtideError as error:
@@ -167,21 +169,27 @@ def _expected(library: Library, record: JobRecord, series: Series) -> Entry | No
     return library.expected_of(program_of(record), use)
 
 
-def _told_of(known: KnownGrid, run_s: float, begin: float, beyond: Beyond | None) -> list[str]:
+def _told_of(
+    known: KnownGrid, run_s: float, begin: float, beyond: Beyond | None, cure: str
+) -> list[str]:
     """Return what a reader has to know of where the grid comes from."""
+    what_to_do = f": {cure}" if cure else ""
     if known.signal is None and beyond is None:
-        return [f"The grid was not known while it ran: {_NAME_ONE} to see what waiting saves."]
+        aim = " to see what waiting saves" if cure else ""
+        return [f"The grid was not known while it ran{what_to_do}{aim}."]
     if known.signal is None:
         return ["The grid that was named says nothing of the time in which it began."]
     until = format_time(known.watched_until)
     if beyond is not None and begin < known.watched_until < known.signal.end:
         return [f"Up to {until} the grid is what the watcher knew, from then on the one named."]
     if beyond is None and known.signal.end < begin + run_s:
-        return [f"The grid was known up to {until} only, not to the job's end: {_NAME_ONE}."]
+        return [f"The grid was known up to {until} only, not to the job's end{what_to_do}."]
     return []
 
 
-def _too_early(signal: Signal, done: float, waits_s: Sequence[float], what: str) -> list[str]:
+def _too_early(
+    signal: Signal, done: float, waits_s: Sequence[float], what: str, cure: str
+) -> list[str]:
     """Return which waits cannot be planned, and what they lack."""
     short = sorted({wait_s for wait_s in waits_s if not signal.covers(signal.start, done + wait_s)})
     if not short:
@@ -189,7 +197,8 @@ def _too_early(signal: Signal, done: float, waits_s: Sequence[float], what: str)
     listed = ", ".join(map(format_duration, short))
     return [
         f"{what} {format_time(signal.end)}, too early for waits of {listed}, which need it up to "
-        f"{format_time(done + short[-1])}" + (f": {_NAME_ONE}." if what.startswith("What") else ".")
+        f"{format_time(done + short[-1])}"
+        + (f": {cure}." if cure and what.startswith("What") else ".")
     ]
 
 

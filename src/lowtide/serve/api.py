@@ -22,7 +22,7 @@ from starlette.responses import Response
 from lowtide.errors import InvalidInput
 from lowtide.files import parquet_of
 from lowtide.serve.gate import for_whom
-from lowtide.serve.overview import waste
+from lowtide.serve.overview import WasteBook
 from lowtide.serve.planning import TOO_LITTLE, any_node, grid_ahead, next_job, options_of
 from lowtide.serve.remote_store import Question, node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
@@ -284,8 +284,8 @@ def usage(
 def wasted(request: Request, days: Annotated[int, Query(ge=1, le=90)] = 7) -> Response:
     """Tell what jobs held and did not use in the last days, the most energy first."""
     viewer = viewer_of(request)
-    exempt = request.app.state.exempt
-    found = waste(viewer, exempt, start=viewer.now - days * _DAY_S, end=viewer.now)
+    book: WasteBook = request.app.state.waste
+    found = book.waste(viewer, start=viewer.now - days * _DAY_S, end=viewer.now)
     return answer({"days": days, "waste": [each.document() for each in found]})
 
 

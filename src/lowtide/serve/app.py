@@ -16,18 +16,14 @@ from starlette.types import ASGIApp, Scope
 
 from lowtide.errors import LowtideError, StoreProblem
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
-from lowtide.serve.gate import (
-    Doorkeeper,
-    Gate,
-    for_whom,
-    refuse_bad_input,
-)
+from lowtide.serve.gate import Doorkeeper, Gate, for_whom
 from lowtide.serve.group_commit import GroupCommit
 from lowtide.serve.guards import for_ingest
 from lowtide.serve.ingest import Arrival, PieceOrigin
 from lowtide.serve.login_routes import LoginRoutes
 from lowtide.serve.metrics_proxy import Upstream
 from lowtide.serve.openapi import description, responses_of
+from lowtide.serve.overview import WasteBook
 from lowtide.serve.overview_pages import OverviewPages
 from lowtide.serve.pages import Pages
 from lowtide.serve.rendering import Renderer
@@ -63,14 +59,19 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     doors = LoginRoutes(keeper, renderer.login)
 
     def refuse(scope: Scope, status: int) -> Response:
-        words = _WORDS.get(status, _WORDS[400])
-        status = 404 if status == 405 else status
+        return say(scope, _WORDS.get(status, _WORDS[400]), 404 if status == 405 else status)
+
+    def say(scope: Scope, words: str, status: int) -> Response:
+        """Tell a program, or a person on a page, why there is nothing else."""
         if scope["path"].startswith(("/api/", "/ingest/", "/login/", "/prometheus/")):
             response = answer({"error": words}, status=status)
             if status == 401:
                 response.headers["WWW-Authenticate"] = "Bearer"
             return response
         return doors.page(words, status) if status == 401 else renderer.refusal(words, status)
+
+    def misasked(request: Request, error: Exception) -> Response:
+        return say(request.scope, str(error), 400)
 
     def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
@@ -89,8 +90,8 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.exempt = keeper.settings.exempt
-    app.add_exception_handler(LowtideError, refuse_bad_input)
+    app.state.waste = book = WasteBook(keeper.settings.exempt)
+    app.add_exception_handler(LowtideError, misasked)
     app.add_exception_handler(StoreProblem, come_again)
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(RequestValidationError, _misasked)
@@ -120,8 +121,8 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
             methods=["PUT"],
         ),
         *doors.routes(),
-        *Pages(keeper, renderer).routes(),
-        *OverviewPages(keeper, renderer).routes(),
+        *Pages(keeper, renderer, book).routes(),
+        *OverviewPages(keeper, renderer, book).routes(),
     ]
     static = StaticFiles(
         directory=Path(__file__).parent / "static", packages=[("lowtide.page", "style")]

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -290,6 +290,8 @@ class Gate:
         audience = self._audience(scope)
         if audience is None:
             return self._refuse(scope, 404)
+        if _has_nul(scope.get("query_string", b"")):
+            return self._refuse(scope, 400)
         now = self._keeper.clock()
         state = scope.setdefault("state", {})
         shown = await to_thread.run_sync(partial(self._keeper.shown, scope, now=now))
@@ -356,7 +358,7 @@ class Gate:
             message = await receive()
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > _MOST_FORM_BYTES:
+            if len(body) > _MOST_FORM_BYTES or _has_nul(body):
                 return None
         form = parse_qs(body.decode("utf-8", "replace"))
         if form.get("form_key") != [shown.form_key]:
@@ -373,8 +375,6 @@ class Gate:
         return again
 
 
-def refuse_bad_input(_request: Any, error: Exception) -> Response:
-    """Answer what a request got wrong."""
-    if isinstance(error, StoreProblem):
-        raise error
-    return JSONResponse({"error": str(error)}, status_code=400)
+def _has_nul(said: bytes) -> bool:
+    """Return whether a question or a form holds what no text of a database may."""
+    return b"%00" in said or b"\0" in said

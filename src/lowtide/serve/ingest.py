@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, StoreProblem
 from lowtide.monitor.snapshot import JobFacts
-from lowtide.serve.ledger import settle, take_turns
+from lowtide.serve.ledger import settle
 from lowtide.serve.plausible import check_piece
-from lowtide.serve.schema import incarnations, quarantine
+from lowtide.serve.schema import incarnations, quarantine, take_turns
 from lowtide.serve.writing import Told, placed, write
 from lowtide.store.bulk import among, insert_rows, update_rows
 from lowtide.store.codec import Look
@@ -150,7 +150,7 @@ def _written(database: Database, opened: Sequence[_Opened], now: float) -> list[
         return []
     answers, told, aside = [], [], []
     with database.writing() as connection:
-        take_turns(connection)
+        take_turns(connection, "books")
         known = _standings(connection, [each.arrival for each in opened])
         new: list[dict[str, Any]] = []
         more: list[dict[str, Any]] = []
@@ -229,6 +229,6 @@ def take_facts(database: Database, facts: Sequence[JobFacts], *, now: float) -> 
     """Take what the cluster's own Slurm tells of jobs, wherever they run."""
     for part in in_parts(facts):
         with database.writing() as connection:
-            take_turns(connection)
+            take_turns(connection, "books")
             named, gone = placed(connection, part)
             settle(connection, named | gone, now=now, since={}, anew=named if gone else ())

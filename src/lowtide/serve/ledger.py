@@ -27,6 +27,7 @@ from lowtide.serve.schema import (
     USAGE,
     make_partitions,
     month_of,
+    take_turns,
     unit_now,
 )
 from lowtide.serve.schema import jobs as rows_of
@@ -48,20 +49,12 @@ _STALE_AT_ONCE = 500
 # By how much the store's rows of jobs may be behind what nodes have told in ticks.
 BEHIND_S = 7200.0
 _HEADER = struct.Struct("<qI")
-# Any number, as long as no other program on the server has the same.
-_LOCK = 0x6C6F7777
 # A row that keeps these stays where it lies, and in all indexes.
 _STAYS = ("number", "over", "ref", "user", "account", "job_id", "shown_id")
 _TEXTS = ("job_id", "source", "user", "state", "account", "partition", "name", "comment", "hosts")
 
 # Hours since the epoch, and what was used in each, in the order of `SUMMED`.
 Hours = dict[int, FloatArray]
-
-
-def take_turns(connection: sa.Connection) -> None:
-    """Write to the books when nobody else does: two that change the same jobs would block."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
 
 
 def pack_hours(hours: Hours, *, level: int = 6) -> bytes | None:
@@ -179,7 +172,7 @@ def close_stale(database: Database, *, now: float) -> int:
         .limit(_STALE_AT_ONCE)
     )
     with database.writing() as connection:
-        take_turns(connection)
+        take_turns(connection, "books")
         numbers = connection.execute(question).scalars().all()
         settle(connection, numbers, now=now, since={})
     return len(numbers)

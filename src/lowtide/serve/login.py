@@ -19,10 +19,11 @@ import sqlalchemy as sa
 from lowtide.centre.munge import SEALED_S, unsealed, words_for
 from lowtide.errors import Refused, Unreachable
 from lowtide.serve import pam_check
-from lowtide.serve.schema import tries
+from lowtide.serve.schema import take_turns, tries
 from lowtide.serve.settings import Settings
 from lowtide.serve.tokens import READ_ALL, make_token, use_once
 from lowtide.store.database import Database
+from lowtide.store.tables import clean
 
 _LOG = logging.getLogger("lowtide.serve")
 CHALLENGE = "challenge"
@@ -118,7 +119,9 @@ def count_try(database: Database, whose: Sequence[str], *, now: float, most: int
         most: How many are allowed in `WINDOW_S`.
     """
     recent = tries.c.time > now - WINDOW_S
+    whose = [clean(each) for each in whose]
     with database.writing() as connection:
+        take_turns(connection, "tries")
         connection.execute(sa.delete(tries).where(sa.not_(recent)))
         count = sa.select(sa.func.count()).group_by(tries.c.whose)
         made = connection.execute(count.where(tries.c.whose.in_(whose), recent)).scalars()
@@ -131,4 +134,4 @@ def count_try(database: Database, whose: Sequence[str], *, now: float, most: int
 def forget_tries(database: Database, whose: str) -> None:
     """Count anew, for who has proved who they are."""
     with database.writing() as connection:
-        connection.execute(sa.delete(tries).where(tries.c.whose == whose))
+        connection.execute(sa.delete(tries).where(tries.c.whose == clean(whose)))

@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from lowtide.certainty import marked
 from lowtide.errors import InvalidInput, Unreachable
 from lowtide.hindsight.waste import RULES
-from lowtide.serve.overview import Wasted, most_wasted_j, waste
-from lowtide.serve.schema import mail_stops, mails
+from lowtide.serve.overview import WasteBook, Wasted, most_wasted_j
+from lowtide.serve.schema import mail_stops, mails, take_turns
 from lowtide.serve.settings import MailSettings, Settings
 from lowtide.serve.tokens import make_token, use_once
 from lowtide.serve.viewer import Rights, Viewer
@@ -66,7 +66,7 @@ def letters(
     site = Viewer(database, "", Rights(role="owner"), now)
     start = now - settings.mail.every_days * _DAY_S
     groups: dict[str, list[Wasted]] = defaultdict(list)
-    for each in waste(site, settings.exempt, start=start, end=now):
+    for each in WasteBook(settings.exempt).waste(site, start=start, end=now):
         groups[each.job.record.user or ""].append(each)
     with database.reading() as connection:
         stopped = set(connection.execute(sa.select(mail_stops.c.user)).scalars())
@@ -213,6 +213,7 @@ def _write_down(
 ) -> int | None:
     """Note that somebody is written to; None where another did so since, or at the same time."""
     with database.writing() as connection:
+        take_turns(connection, "mails")
         again = sa.select(mails.c.id).where(mails.c.user == user, mails.c.time > since)
         if connection.execute(again).first() is not None:
             return None

@@ -101,7 +101,12 @@ ANSWERS: Mapping[str, _Schema] = {
     ),
     "/api/v1/plans": _table(note=_TEXT, plans=_list(_record(Option))),
     "/api/v1/waste": _table(days=_COUNT, waste=_list(_WASTED)),
-    "/api/v1/health": _any_table(nodes=_COUNT, silent=_list(_TEXT), set_aside=_COUNT_OR_NONE),
+    "/api/v1/health": _any_table(
+        nodes=_COUNT,
+        silent=_list(_TEXT),
+        set_aside=_COUNT_OR_NONE,
+        meters=_list(_table(host=_TEXT, measured=_NUMBER, unmetered_s=_NUMBER, priced=_NUMBER)),
+    ),
     "/api/v1/tokens": _table(tokens=_list(_record(TokenLine))),
     "/api/v1/looks": _table(
         looks=_list(_table(time=_NUMBER, viewer=_TEXT, role=_TEXT, what=_TEXT))

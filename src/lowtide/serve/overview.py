@@ -11,7 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from lowtide.errors import InvalidInput
 from lowtide.files import parquet_of
 from lowtide.hindsight.waste import RULES, Finding, find_waste
+from lowtide.serve.remembered import Remembered
 from lowtide.serve.settings import Exempt
 from lowtide.serve.viewer import Viewer, VisibleJob, Wanted
 from lowtide.store.records import Series
@@ -29,6 +30,8 @@ DAY_S = 86400.0
 WEEK_S = 7 * DAY_S
 # So many of those that may have wasted something are looked at closely, the heaviest first.
 MOST_SUSPECTS = 100
+# Of so many jobs it is remembered what they wasted.
+_MOST_KNOWN = 20_000
 METHOD = (
     "Energy is what meters or models told of each node, shared out so that jobs, idle and "
     "unattributed make the node. Emissions are energy times the grid's average intensity at the "
@@ -68,25 +71,46 @@ class Wasted:
         }
 
 
-def waste(
-    viewer: Viewer, exempt: Exempt, *, start: float, end: float, users: Sequence[str] = ()
-) -> list[Wasted]:
-    """Return what was wasted between two moments, the most energy first.
+@dataclass(slots=True)
+class WasteBook:
+    """Finds what jobs wasted, and remembers it: of a job that is as it was nothing new is found.
 
-    Args:
+    Attributes:
         exempt: Which jobs are never named.
-        users: Whose jobs; empty for all that may be seen.
     """
-    if not 0 <= start < end:
-        raise InvalidInput("waste is told from one moment to a later one")
-    wanted = Wanted(start=start, end=end, suspect=True, users=users)
-    found = []
-    for job in viewer.jobs(wanted, order="energy_j", most=MOST_SUSPECTS):
-        if exempt.covers(job.record):
-            continue
-        findings = find_waste(job.record, *viewer.behind(job))
-        found += [Wasted(job, each) for each in findings if each.rule not in exempt.rules]
-    return sorted(found, key=lambda each: (-_number(each.finding.energy_j), each.job.ref))
+
+    exempt: Exempt
+    _known: Remembered[tuple[Finding, ...]] = field(
+        default_factory=lambda: Remembered(_MOST_KNOWN), init=False
+    )
+
+    def waste(
+        self,
+        viewer: Viewer,
+        *,
+        start: float,
+        end: float,
+        users: Sequence[str] = (),
+        most: int = MOST_SUSPECTS,
+    ) -> list[Wasted]:
+        """Return what was wasted between two moments, the most energy first.
+
+        Args:
+            users: Whose jobs; empty for all that may be seen.
+            most: How many jobs are looked at, the heaviest first.
+        """
+        if not 0 <= start < end:
+            raise InvalidInput("waste is told from one moment to a later one")
+        wanted = Wanted(start=start, end=end, suspect=True, users=users)
+        found = []
+        for job in viewer.jobs(wanted, order="energy_j", most=most):
+            if not self.exempt.covers(job.record):
+                found += [Wasted(job, each) for each in self._findings(viewer, job)]
+        return sorted(found, key=lambda each: (-_number(each.finding.energy_j), each.job.ref))
+
+    def _findings(self, viewer: Viewer, job: VisibleJob) -> list[Finding]:
+        found = self._known.of(job, lambda: find_waste(job.record, *viewer.behind(job)))
+        return [each for each in found if each.rule not in self.exempt.rules]
 
 
 def by_rule(found: Iterable[Wasted]) -> list[dict[str, Any]]:
@@ -195,7 +219,10 @@ def month_span(month: str) -> tuple[float, float]:
     try:
         first = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
     except ValueError:
-        raise InvalidInput(f"a month is written as 2026-10, not {month[:20]!r}") from None
+        first = None
+    # It names a file: digits of other alphabets, which are read as well, are none of such a name.
+    if first is None or month != f"{first:%Y-%m}":
+        raise InvalidInput(f"a month is written as 2026-10, not {month[:20]!r}")
     if not 1970 <= first.year < 2100:
         raise InvalidInput("months are those from 1970 to 2099")
     after = datetime(first.year + first.month // 12, first.month % 12 + 1, 1, tzinfo=UTC)

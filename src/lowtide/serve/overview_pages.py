@@ -14,20 +14,21 @@ from starlette.routing import Route
 
 from lowtide.errors import InvalidInput
 from lowtide.hindsight.waste import RULES
-from lowtide.serve.drawing import NODE_PANELS, panels
+from lowtide.serve.drawing import GRID_PANELS, ahead_panel, panels
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.mail import mail_text, set_mails, stop_mails, wants_mails
 from lowtide.serve.overview import (
     DAY_S,
     METHOD,
+    WasteBook,
     by_rule,
     cluster_now,
     month_span,
     months_before,
     most_wasted_j,
     report_of_month,
-    waste,
 )
+from lowtide.serve.planning import grid_ahead
 from lowtide.serve.rendering import Renderer
 from lowtide.serve.tokens import SCOPES, list_tokens, make_token, take_back
 from lowtide.serve.viewer import Viewer
@@ -40,9 +41,10 @@ _TOKEN_DAYS = (7, 30, 90, 365)
 class OverviewPages:
     """The pages of a server that are about many jobs."""
 
-    def __init__(self, keeper: Doorkeeper, renderer: Renderer) -> None:
+    def __init__(self, keeper: Doorkeeper, renderer: Renderer, book: WasteBook) -> None:
         self._keeper = keeper
         self._renderer = renderer
+        self._book = book
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -73,7 +75,7 @@ class OverviewPages:
         if days not in map(str, _DAYS):
             raise InvalidInput(f"days is one of {', '.join(map(str, _DAYS))}")
         settings = self._keeper.settings
-        found = waste(viewer, settings.exempt, start=viewer.now - int(days) * DAY_S, end=viewer.now)
+        found = self._book.waste(viewer, start=viewer.now - int(days) * DAY_S, end=viewer.now)
         rows = by_rule(found)
         return self._renderer.page(
             request,
@@ -146,6 +148,7 @@ class OverviewPages:
         courses = viewer.cluster_courses()
         names = [each["name"] for each in viewer.nodes()]
         day = viewer.grid_course(names[0], start=viewer.now - DAY_S) if names else None
+        ahead = grid_ahead(viewer, names[0] if names else None, 0.0)
         return self._renderer.page(
             request,
             "cluster.html",
@@ -153,7 +156,9 @@ class OverviewPages:
             nodes=len(names),
             told=sum(len(each) > 0 for each in (courses or {}).values()),
             least=viewer.least_users,
-            grid=[] if day is None else panels(day, NODE_PANELS[2:3]),
+            grid=[] if day is None else panels(day, GRID_PANELS),
+            ahead=ahead and ahead_panel(ahead),
+            source=ahead and ahead.source,
         )
 
     @for_whom("staff")

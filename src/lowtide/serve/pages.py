@@ -7,7 +7,7 @@ same as data. Whatever users named their jobs is text here, and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -17,11 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lowtide.certainty import marked
+from lowtide.errors import InvalidInput
 from lowtide.hindsight import Hindsight, words
 from lowtide.hindsight.advice import next_script
 from lowtide.serve.api import place_after, read_place
 from lowtide.serve.drawing import (
     NODE_PANELS,
+    bars_by_day,
+    both_panel,
     coverage,
     falling_line,
     job_panels,
@@ -34,7 +37,8 @@ from lowtide.serve.drawing import (
 )
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.login_links import CODE_S, open_link
-from lowtide.serve.overview import WEEK_S, waste
+from lowtide.serve.node_views import QUARTER_S
+from lowtide.serve.overview import WEEK_S, WasteBook
 from lowtide.serve.planning import (
     TOO_LITTLE,
     Option,
@@ -44,6 +48,7 @@ from lowtide.serve.planning import (
     next_job,
     options_of,
 )
+from lowtide.serve.remembered import Remembered
 from lowtide.serve.rendering import Renderer
 from lowtide.serve.tokens import LINK, PREFIX, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
@@ -63,15 +68,23 @@ _SUMS = (
     *("without_energy", "without_carbon"),
 )
 _DAY_S = 86400.0
+# Of how many jobs the first page looks for waste, the heaviest first, and for a better script.
+_SUSPECTS, _TRIED = 20, 2
+# Of how many jobs it is remembered what their pages show.
+_REMEMBERED = 500
+# How many nodes a page has.
+_NODES = 100
 _USED = "this link was used, or opened in another browser, or is too old: ask for another"
 
 
 class Pages:
     """The pages of a server."""
 
-    def __init__(self, keeper: Doorkeeper, renderer: Renderer) -> None:
+    def __init__(self, keeper: Doorkeeper, renderer: Renderer, book: WasteBook) -> None:
         self._keeper = keeper
         self._renderer = renderer
+        self._book = book
+        self._known: Remembered[dict[str, Any]] = Remembered(_REMEMBERED)
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -92,21 +105,35 @@ class Pages:
 
     @for_whom("viewer")
     def home(self, request: Request) -> Response:
-        """Show how my last jobs were, and what they came to."""
+        """Show how my last jobs were, what they came to, and what to change."""
         viewer: Viewer = request.state.viewer
         mine = Wanted() if viewer.rights.role == "owner" else Wanted(users=[viewer.user])
         last = viewer.now // 3600 * 3600 + 3600
-        days = viewer.usage("day", start=last - 30 * _DAY_S, end=last, wanted=_of(viewer))
+        first = last - 30 * _DAY_S
+        days = viewer.usage("day", start=first, end=last, wanted=_of(viewer))
+        found = viewer.jobs(mine, most=10)
+        wasted = self._book.waste(
+            viewer, start=viewer.now - WEEK_S, end=viewer.now, users=mine.users, most=_SUSPECTS
+        )
+        like, script = self._next(viewer, [*(each.job for each in wasted), *found])
         return self._renderer.page(
             request,
             "home.html",
-            jobs=viewer.jobs(mine, most=10),
+            jobs=found,
             sums={name: sum_of_known(row[name] for row in days) for name in _SUMS},
-            wasted=waste(
-                viewer, self._keeper.settings.exempt,
-                start=viewer.now - WEEK_S, end=viewer.now, users=mine.users,
-            )[:5],
-        )  # fmt: skip
+            chart=bars_by_day(days, first, last) if days else None,
+            wasted=wasted[:5],
+            like=like,
+            script=script,
+        )
+
+    def _next(self, viewer: Viewer, jobs: Sequence[VisibleJob]) -> tuple[VisibleJob | None, Any]:
+        """Return a job whose next script can be written better, and how."""
+        finished = {each.ref: each for each in jobs if each.record.state == "completed"}
+        for each in list(finished.values())[:_TRIED]:
+            if script := self._shown(viewer, each)["script"]:
+                return each, script
+        return None, []
 
     @for_whom("viewer")
     def jobs(self, request: Request) -> Response:
@@ -121,6 +148,8 @@ class Pages:
             host=asked.get("host", ""),
             name=asked.get("name", ""),
             job=asked.get("job", ""),
+            start=_day(asked["from"]) if "from" in asked else None,
+            end=_day(asked["to"]) + _DAY_S if "to" in asked else None,
         )
         order = asked.get("order", "over")
         after = read_place(asked["after"]) if "after" in asked else None
@@ -130,37 +159,46 @@ class Pages:
         if len(found) == 50:
             more = "?" + urlencode({**asked, "after": place_after(found[-1], order)})
         return self._renderer.page(
-            request, "jobs.html", jobs=found, asked=asked, more=more, same=urlencode(asked),
-            states=STATES, orders=ORDERS,
+            request, "jobs.html", jobs=found, asked=asked, more=more,
+            same=urlencode(_for_programs(wanted, order), doseq=True), states=STATES, orders=ORDERS,
         )  # fmt: skip
 
     @for_whom("viewer")
     def job(self, request: Request) -> Response:
         """Show what a job did, where the power went, and when it should have run."""
         viewer: Viewer = request.state.viewer
-        seen = viewer.look_back(request.path_params["ref"])
-        if seen is None:
+        found = viewer.job(request.path_params["ref"])
+        if found is None:
             return self._renderer.nothing()
-        found, told = seen
+        return self._renderer.page(
+            request, "job.html", ref=found.ref, job=found.record, **self._shown(viewer, found)
+        )
+
+    def _shown(self, viewer: Viewer, found: VisibleJob) -> dict[str, Any]:
+        """Return what the page of a job shows, which is the same for a quarter of an hour."""
+        return self._known.of(
+            found, lambda: self._looked_at(viewer, found), until=viewer.now // QUARTER_S
+        )
+
+    def _looked_at(self, viewer: Viewer, found: VisibleJob) -> dict[str, Any]:
+        told = viewer.looked_back(found)
         tables = {"What was asked for, and what was used": words.use_table(told.behaviour)}
         if told.phases:
             tables["Phases"] = words.phase_table(told.phases.found)
         if told.waiting:
             tables["What waiting would have saved"] = words.waiting_table(told)
-        return self._renderer.page(
-            request,
-            "job.html",
-            ref=found.ref,
-            job=found.record,
-            lines=[*words.headline(told)[1:], *words.drawn(found.record)],
-            verdicts=told.verdicts,
-            notes=told.notes,
-            tables=[(title, each.header, each.rows) for title, each in tables.items() if each.rows],
-            panels=job_panels(told),
-            plan=plan_figure(told),
-            script=self._script(viewer, told),
-            covered=coverage(found.record),
-        )
+        return {
+            "lines": [*words.headline(told)[1:], *words.drawn(found.record)],
+            "verdicts": told.verdicts,
+            "notes": told.notes,
+            "tables": [
+                (title, each.header, each.rows) for title, each in tables.items() if each.rows
+            ],
+            "panels": job_panels(told),
+            "plan": plan_figure(told),
+            "script": self._script(viewer, told),
+            "covered": coverage(found.record),
+        }
 
     def _script(self, viewer: Viewer, told: Hindsight) -> list[Any]:
         """Return what to write in the next job script."""
@@ -191,6 +229,7 @@ class Pages:
         return self._renderer.page(
             request, "compare.html", jobs=[first[0], second[0]], asked=asked,
             rows=_compared(first[0], second[0]), phases=_by_phase(first[1], second[1]),
+            curve=both_panel(first[1].series, second[1].series),
         )  # fmt: skip
 
     @for_whom("viewer")
@@ -216,11 +255,22 @@ class Pages:
 
     @for_whom("viewer")
     def nodes(self, request: Request) -> Response:
-        """Show which nodes there are, those first of which nobody hears."""
+        """Show which nodes there are, what each does now, and those first of which nobody hears."""
         viewer: Viewer = request.state.viewer
+        asked = {name: request.query_params.get(name, "") for name in ("name", "page")}
+        place = _page(asked["page"])
         silent = set(viewer.health()["silent"])
-        found = sorted(viewer.nodes(), key=lambda each: (each["name"] not in silent, each["name"]))
-        return self._renderer.page(request, "nodes.html", nodes=found, silent=silent)
+        found = sorted(
+            (each for each in viewer.nodes() if each["name"].startswith(asked["name"])),
+            key=lambda each: (each["name"] not in silent, each["name"]),
+        )
+        shown = found[(place - 1) * _NODES : place * _NODES]
+        return self._renderer.page(
+            request, "nodes.html", nodes=shown, silent=silent, name=asked["name"],
+            now=viewer.nodes_now([each["name"] for each in shown]), count=len(found),
+            count_silent=sum(each["name"] in silent for each in found),
+            more=place + 1 if len(found) > place * _NODES else None,
+        )  # fmt: skip
 
     @for_whom("viewer")
     def node(self, request: Request) -> Response:
@@ -245,8 +295,10 @@ class Pages:
         viewer: Viewer = request.state.viewer
         by = request.query_params.get("by", "account")
         last = viewer.now // 3600 * 3600 + 3600
-        rows = viewer.usage(by, start=last - 30 * _DAY_S, end=last)
-        return self._renderer.page(request, "usage.html", by=by, rows=rows)
+        first = last - 30 * _DAY_S
+        rows = viewer.usage(by, start=first, end=last)
+        chart = bars_by_day(rows, first, last) if by == "day" and rows else None
+        return self._renderer.page(request, "usage.html", by=by, rows=rows, chart=chart)
 
     @for_whom("viewer")
     def looks(self, request: Request) -> Response:
@@ -339,6 +391,34 @@ def _by_phase(first: Hindsight, second: Hindsight) -> list[tuple[str, ...]]:
 
 def _text(show: Any, value: float) -> str:
     return str(show(None if math.isnan(value) else value))
+
+
+def _page(text: str) -> int:
+    """Return which part of a list somebody asks for, 1 for the first."""
+    if not text:
+        return 1
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 7 and int(text)):
+        raise InvalidInput(f"pages are counted from 1, and {text[:20]!r} is none of them")
+    return int(text)
+
+
+def _day(text: str) -> float:
+    """Return when a day begins that somebody chose."""
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise InvalidInput(f"a day is written as 2026-10-01, not {text[:20]!r}") from None
+    return max(day.timestamp(), 0.0)
+
+
+def _for_programs(wanted: Wanted, order: str) -> dict[str, Any]:
+    """Return which jobs are asked for as the API takes it."""
+    found = {
+        "user": wanted.users, "account": wanted.accounts, "partition": wanted.partitions,
+        "state": wanted.states, "host": wanted.host, "name": wanted.name, "job": wanted.job,
+        "start": wanted.start, "end": wanted.end, "order": order,
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value not in (None, "", [])}
 
 
 def _list(asked: Mapping[str, str], name: str) -> list[str]:

@@ -94,7 +94,9 @@ def grid_ahead(viewer: Viewer, host: str | None, run_s: float) -> Signal | None:
     series = viewer.grid_course(host, start=viewer.now - HISTORY_S)
     if series is None:
         return None
-    return expected_grid(series, now=viewer.now, ahead_s=run_s + WAITS_S[-1])
+    found = expected_grid(series, now=viewer.now, ahead_s=run_s + WAITS_S[-1])
+    # What it was made of comes first.
+    return found and found.window(viewer.now, found.end)
 
 
 def begin_within_a_day(

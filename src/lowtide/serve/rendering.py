@@ -12,9 +12,11 @@ from starlette.responses import HTMLResponse, Response
 from lowtide.serve.api import NOT_FOUND
 from lowtide.serve.drawing import (
     energy_text,
+    energy_texts,
     guessed,
     known,
     mass_text,
+    mass_texts,
     summed_energy,
     summed_mass,
 )
@@ -57,9 +59,12 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._templates.filters |= {
+            "energies": energy_texts,
+            "masses": mass_texts,
             "energy": energy_text,
             "mass": mass_text,
             "duration": lambda seconds: format_duration(known(seconds)),
+            "seconds": lambda value: MISSING if known(value) is None else f"{value:.1f} s",
             "moment": lambda moment: format_time(known(moment)),
             "share": lambda share: format_percent(known(share)),
             "number": lambda value: format_number(known(value)),

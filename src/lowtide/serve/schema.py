@@ -21,8 +21,8 @@ from lowtide.store.database import Database
 CENTRE = sa.MetaData()
 VERSION = 1
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-# Any number, as long as no other program on the server has the same.
-_LOCK = 0x6C6F7776
+# Who takes turns at what, by numbers that no other program on the server has.
+_TURNS = {"tables": 0x6C6F7776, "books": 0x6C6F7777, "tries": 0x6C6F7778, "mails": 0x6C6F7779}
 # The year 2100: whatever is said to have ended later lies with what goes on.
 _FARTHEST = 4_102_444_800.0
 
@@ -63,17 +63,26 @@ jobs = sa.Table(
     sa.Column("over", sa.Double, primary_key=True, autoincrement=False),
     sa.Column("hours", sa.LargeBinary),
     sa.Column("settled", sa.Boolean, nullable=False),
-    sa.Index("centre_jobs_of_user", "user", sa.text("over DESC"), sa.text("ref DESC")),
-    sa.Index("centre_jobs_of_account", "account", sa.text("over DESC"), sa.text("ref DESC")),
+    # What tells two jobs apart that ended at once is sorted when asked, but for all jobs together:
+    # thousands run at a time, and each index has a row of each job.
+    sa.Index("centre_jobs_of_user", "user", sa.text("over DESC")),
+    sa.Index("centre_jobs_of_account", "account", sa.text("over DESC")),
     sa.Index("centre_jobs_by_over", sa.text("over DESC"), sa.text("ref DESC")),
     sa.Index("centre_jobs_by_ref", "ref"),
     sa.Index("centre_jobs_by_id", "job_id"),
-    sa.Index("centre_jobs_by_shown", "shown_id"),
     postgresql_partition_by="RANGE (over)",
 )
 # Those that go on are few, and asked for with every sum.
 _goes_on = sa.not_(jobs.c.settled)
 sa.Index("centre_jobs_going", jobs.c.last_seen, postgresql_where=_goes_on, sqlite_where=_goes_on)
+# As users type them, which is otherwise for parts of arrays alone.
+is_renamed = jobs.c.shown_id != jobs.c.job_id
+sa.Index(
+    "centre_jobs_by_shown",
+    jobs.c.shown_id,
+    postgresql_where=is_renamed,
+    sqlite_where=is_renamed,
+)
 # Rows of these change each minute: beside each is room for the next.
 _FILLED_PERCENT = 50
 
@@ -228,9 +237,7 @@ def bring_centre_up_to_date(database: Database) -> None:
     """Make the centre's tables where they are not there, and columns for what is new."""
     with database.taking_long(), database.writing() as connection:
         is_file = database.is_file
-        if not is_file:
-            # Two that come first at once take turns; files have them do so anyway.
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        take_turns(connection, "tables")
         CENTRE.create_all(connection)
         version = connection.execute(sa.select(schema.c.version)).scalar()
         if version is None:
@@ -260,6 +267,16 @@ def bring_centre_up_to_date(database: Database) -> None:
             put_up(connection)
 
 
+def take_turns(connection: sa.Connection, what: str) -> None:
+    """Write when nobody else writes the same, up to the end of the transaction.
+
+    Files have those who write take turns anyway; on a server each would count what was there before
+    all of them, or wait for the other for ever.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURNS[what])))
+
+
 def month_of(moment: float) -> tuple[int, int] | None:
     """Return the year and month of a moment; None of one that is no moment of ours.
 
@@ -277,6 +294,6 @@ def make_partitions(connection: sa.Connection, months: Iterable[tuple[int, int]]
     for year, month in sorted(set(months)):
         name = f"{jobs.name}_{year:04}_{month:02}"
         if connection.execute(sa.select(sa.func.to_regclass(name))).scalar() is None:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            take_turns(connection, "tables")
             # Who writes what nodes send may make no tables, and has this one made.
             connection.execute(sa.select(sa.func.lowtide_make_room(year, month)))

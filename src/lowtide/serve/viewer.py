@@ -26,6 +26,7 @@ from lowtide.serve.schema import (
     accounts,
     audit,
     incarnations,
+    is_renamed,
     jobs,
     members,
     quarantine,
@@ -49,6 +50,7 @@ MOST_ROWS = 500
 # By what jobs may be put in order; beside it their end, and what tells two apart.
 ORDERS = ("over", "energy_j", "carbon_g", "elapsed_s", "started")
 _RECORD = tuple(field.name for field in fields(JobRecord))
+_DAY_S = 86400.0
 # For how long a job that nobody hears of is said to run.
 _SILENT_S = 180.0
 # What programs and pages ask again by themselves is written down once in so long a time.
@@ -102,7 +104,8 @@ class Wanted:
         if self.name:
             yield jobs.c.name.startswith(self.name, autoescape=True)
         if self.job:
-            yield sa.or_(jobs.c.job_id == self.job, jobs.c.shown_id == self.job)
+            renamed = sa.and_(is_renamed, jobs.c.shown_id == self.job)
+            yield sa.or_(jobs.c.job_id == self.job, renamed)
         if self.start is not None:
             yield jobs.c.over >= self.start
         if self.end is not None:
@@ -193,6 +196,11 @@ class Viewer:
         """Whether everybody's jobs may be seen."""
         return self.rights.role in _ALL
 
+    @property
+    def is_noted(self) -> bool:
+        """Whether it is written down when they are given what is others'."""
+        return self.rights.role in _LOGGED
+
     def jobs(
         self,
         wanted: Wanted,
@@ -280,9 +288,11 @@ class Viewer:
     def look_back(self, ref: str) -> tuple[VisibleJob, Hindsight] | None:
         """Return everything that is known of a job; None where there is none such to be seen."""
         found = self.job(ref)
-        if found is None:
-            return None
-        return found, look_back(Store(self.seen, Retention()), found.record)
+        return None if found is None else (found, self.looked_back(found))
+
+    def looked_back(self, found: VisibleJob) -> Hindsight:
+        """Return everything that is known of a job that was found."""
+        return look_back(Store(self.seen, Retention()), found.record, cure="")
 
     def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
         """Return what a job that was found used over time, and what its nodes did meanwhile."""
@@ -406,9 +416,20 @@ class Viewer:
 
     def node_now(self, name: str) -> NodeNow | None:
         """Return what a node did in the last quarter of an hour; None where there is none such."""
+        return self.nodes_now([name]).get(name)
+
+    def nodes_now(self, names: Sequence[str]) -> dict[str, NodeNow]:
+        """Return what nodes did in the last quarter of an hour, of those that there are."""
         span = last_quarter(self.now)
-        series = self._course_of(name, *span)
-        return None if series is None else now_of(name, series, span)
+        with self.reading() as connection:
+            known = self._hosts(connection, names)
+            numbers = [each.number for each in known]
+            histories = Histories(connection, start=span[0], end=span[1], hosts=numbers)
+            found = list(histories.of_nodes([(each.node_unit, each.number) for each in known]))
+        return {
+            each.name: now_of(each.name, series, span)
+            for each, series in zip(known, found, strict=True)
+        }
 
     def _course_of(self, name: str, start: float, end: float | None) -> Series | None:
         with self.reading() as connection:
@@ -477,7 +498,32 @@ class Viewer:
             "pieces": [
                 {"host": row.host, "received": row.received, "reason": row.reason} for row in rows
             ],
+            "meters": self._meters() if self.sees_all else [],
         }
+
+    def _meters(self) -> list[dict[str, Any]]:
+        """Return the nodes that could not measure all of what jobs drew there in the last day."""
+        of = jobs.c
+        summed = [of[name] for name in ("energy_j", "measured_j", "unmetered_s", "unpriced_j")]
+        question = (
+            sa.select(of.hosts, *(sa.func.coalesce(sa.func.sum(each), 0.0) for each in summed))
+            # Of several nodes nobody could say which it was.
+            .where(of.over >= self.now - _DAY_S, of.hosts.like(",_%,"), ~of.hosts.like(",%,%,"))
+            .group_by(of.hosts)
+            .order_by(of.hosts)
+        )
+        with self.reading() as connection:
+            rows = connection.execute(question).all()
+        return [
+            {
+                "host": split(where)[0],
+                "measured": measured_j / energy_j if energy_j > 0 else None,
+                "unmetered_s": unmetered_s,
+                "priced": 1 - unpriced_j / energy_j if energy_j > 0 else None,
+            }
+            for where, energy_j, measured_j, unmetered_s, unpriced_j in rows
+            if unmetered_s > 0 or max(energy_j - measured_j, unpriced_j) > 1e-3 * energy_j
+        ]
 
     def looks(self) -> list[dict[str, Any]]:
         """Return who looked at this user's jobs, the last first."""
@@ -500,7 +546,8 @@ class Viewer:
         return not self.now - node["last_time"] <= max(3 * node["interval_s"], _SILENT_S)
 
     def _hosts(self, connection: sa.Connection, names: Sequence[str]) -> list[HostRecord]:
-        return [each for each in read_hosts(connection) if each.name in names]
+        wanted = set(names)
+        return [each for each in read_hosts(connection) if each.name in wanted]
 
     def _row(self, ref: str) -> Mapping[str, Any] | None:
         question = sa.select(jobs).where(jobs.c.ref == ref, self.may_see(jobs))
@@ -535,7 +582,7 @@ class Viewer:
             of_nobody: Whether it is written down, for the staff to read, if it is nobody's, too.
             every_s: For how long the same look is not written down again.
         """
-        if self.rights.role not in _LOGGED:
+        if not self.is_noted:
             return
         named = {"viewer": self.user, "role": self.rights.role, "what": what[:_LONGEST_LOOK]}
         whose = owners - {self.user, ""} | ({""} if of_nobody else set())
