@@ -166,11 +166,12 @@ class Hearing:
         """
         place, usual_s = self.shape.startup, self.usual_s[self.shape.startup]
         own_s = self.usual_s[kinds]
-        if np.isfinite(self.first_s):
+        if np.isfinite(self.first_s) or not place:
+            # One that begins with the run holds its startup, and one run does not tell how long.
             own_s[kinds.index(place)] = self.first_s
         spent_s = np.diff(np.append(begins_s, end_s))
         more = np.zeros(len(kinds), dtype=np.intp)
-        for at in np.flatnonzero(np.equal(kinds, place) & np.isfinite(spent_s / usual_s)):
+        for at in np.flatnonzero(np.equal(kinds, place) & np.isfinite(spent_s - own_s)):
             times = max(round((spent_s[at] - own_s[at]) / usual_s), 0)
             wanted_s = own_s[at] + times * usual_s
             more[at] = times * (abs(spent_s[at] / wanted_s - 1) < _MULTIPLE)
@@ -259,6 +260,7 @@ def heard(
         labels=("", *(plain_label(event.label) for event in events)),
         seconds=np.diff(times_s),
         watts=series.mean_w(times_s),
+        mean_w=series.mean_w,
     )
     return row, events
 
@@ -411,7 +413,11 @@ def off_by_clock_s(series: RunSeries, own: MarkedStretches, outline: Outline) ->
     # Power may have several levels in a stretch: the parts of each are looked at by themselves.
     share = (mids - own.edges_s[inside]) / np.maximum(np.diff(own.edges_s)[inside], 1e-9)
     parts = np.clip((_CLOCK_PARTS * share).astype(np.intp), 0, _CLOCK_PARTS - 1)
-    kinds = _CLOCK_PARTS * outline.kinds(own)[inside] + parts
+    again = outline.kinds(own)
+    if again.size > 1 and again[0] in again[1:]:
+        # An epoch that begins with the run holds its startup as well.
+        again = np.append(again.max() + 1, again[1:])
+    kinds = _CLOCK_PARTS * again[inside] + parts
     # Where a mark is missing, nothing is said of power.
     kinds = np.where((own.guessed[:-1] | own.guessed[1:])[inside], -1, kinds)
     if 2 * np.count_nonzero(kinds >= 0) < size:

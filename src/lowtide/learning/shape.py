@@ -10,8 +10,8 @@ lacks makes no other shape of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +30,9 @@ _MOST_CELLS = 400_000
 # than this factor: a first epoch may be slower than all others.
 _SIMILAR_POWER = 0.25
 _SIMILAR_DURATION = 2.0
+# An epoch that nobody announced draws what others do but for this share, and what is before it
+# takes this share of an epoch at least.
+_SAME_POWER, _CLEARLY_BEFORE = 0.1, 0.1
 # Epochs that differ in length by more than this are none, whatever they are called.
 _SAME_EPOCH = 4.0
 # What a label costs that a row lacks, where one it has besides costs one more: a mark is sooner
@@ -57,11 +60,14 @@ class Row:
         labels: What each is called.
         seconds: How long each takes.
         watts: What each draws.
+        mean_w: What the run draws between each of some times after its start and the next; None
+            where no more is known than that.
     """
 
     labels: tuple[str, ...]
     seconds: FloatArray
     watts: FloatArray
+    mean_w: Callable[[FloatArray], FloatArray] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +218,8 @@ def leave_out(row: Row, labels: frozenset[str]) -> Row:
     begins = np.flatnonzero(kept)
     seconds = np.add.reduceat(row.seconds, begins)
     energy_j = np.add.reduceat(row.seconds * row.watts, begins)
-    return Row(
+    return replace(
+        row,
         labels=tuple(row.labels[place] for place in begins),
         seconds=seconds,
         watts=energy_j / np.maximum(seconds, 1e-9),
@@ -321,7 +328,7 @@ def _turned(rows: Sequence[Row], shape: Shape) -> Shape:
         )
         for values in (before, usual, over)
     )
-    if not resembles(first, again):
+    if not (resembles(first, again) or _ends_like_one(rows, shape, again)):
         return shape
     turned = shape.body[-1:] + shape.body[:-1]
     head = shape.head[:startup] + shape.body[:-1]
@@ -330,6 +337,32 @@ def _turned(rows: Sequence[Row], shape: Shape) -> Shape:
     if resembles(final, again):
         return shape
     return Shape(head=head, body=turned, tail=shape.body[-1:] + shape.tail)
+
+
+def _ends_like_one(rows: Sequence[Row], shape: Shape, again: tuple[float, float]) -> bool:
+    """Return whether most rows end what comes before epochs with one that nobody announced.
+
+    Its end draws what the end of an epoch does, and what is before that clearly does not.
+
+    Args:
+        again: Seconds and watts of the stretch that epochs end with.
+    """
+    told = []
+    for row in rows:
+        place = parse(row.labels, shape).places[shape.startup]
+        if place <= 0 or row.mean_w is None or not again[1] > 0:
+            continue
+        end_s = float(row.seconds[:place].sum())
+        begin_s, before_s = end_s - float(row.seconds[place - 1]), end_s - again[0]
+        if before_s - begin_s < _CLEARLY_BEFORE * again[0]:
+            told.append(False)
+            continue
+        before_w, inside_w = row.mean_w(np.array([begin_s, before_s, end_s])).tolist()
+        told.append(
+            abs(inside_w / again[1] - 1) <= _SAME_POWER
+            and abs(before_w / again[1] - 1) > _SIMILAR_POWER
+        )
+    return 2 * sum(told) > len(told)
 
 
 def resembles(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -379,9 +412,11 @@ def _unevenness(rows: Sequence[Row], shape: Shape) -> float:
     uneven, spreads = [], []
     for row in rows[:_JUDGES] if shape.body else ():
         found = parse(row.labels, shape)
-        inside = slice(shape.startup, shape.startup + len(shape.body) * found.epochs)
+        # An epoch that begins with the run holds its startup as well, however long that is.
+        begin = shape.startup or len(shape.body)
+        inside = slice(begin, shape.startup + len(shape.body) * found.epochs)
         seconds = _stays(row, found)[0][inside]
-        if found.epochs > 1 and not np.isnan(seconds).any():
+        if seconds.size > len(shape.body) and not np.isnan(seconds).any():
             uneven.append(not _even(seconds, len(shape.body)))
             spreads.append(_spread(seconds.reshape(-1, len(shape.body)).sum(axis=1)))
     if 2 * sum(uneven) > len(uneven):
