@@ -19,8 +19,9 @@ import numpy as np
 from lowtide.changepoints import IntArray, find_changes, price_of_a_change, wandering_noise
 from lowtide.errors import InvalidInput
 from lowtide.learning.alignment import align, common_levels
+from lowtide.learning.lag import find_lag, off_by_clock_s
 from lowtide.learning.levels import NOISES, Levels, find_levels
-from lowtide.learning.marks import Marks, common_marks, find_lag, off_by_clock_s
+from lowtide.learning.marks import Marks, common_marks
 from lowtide.learning.phase_model import PhaseModel, Placing, as_metered
 from lowtide.learning.pieces import Looking
 from lowtide.learning.series import RunSeries, even_edges
