@@ -25,7 +25,7 @@ from lowtide.formats.counters import RowArray, follow_counter, power_from_counte
 from lowtide.formats.idle_time import find_idle_time, says_the_end, says_the_start
 from lowtide.formats.source import Source
 from lowtide.formats.table_reader import Sheet
-from lowtide.recording import Event, Recording, Run, power_trouble
+from lowtide.recording import Event, Recording, Run, power_trouble, told_together
 from lowtide.signal import FloatArray
 
 _COUNTER = re.compile(r"energy.*_(uj|mj|j|kj)$")
@@ -129,14 +129,13 @@ def read(
         if told_by_name(name)[0] == "idle" and power_w.size
     ]
     runs = []
-    told: dict[str, list[str]] = {}
+    told: list[tuple[str, str]] = []
     for name, when, power_w, beside_power, notes in measured:
         marks = said.get(name, [])
         start, end, cut = _program_time(
             name, when, power_w, marks, (idle_before_s, idle_after_s), known_w
         )
-        for each in cut:
-            told.setdefault(each, []).append(name)
+        told += [(each, name) for each in cut]
         runs.append(
             _run(name, when, power_w, (start, end), beside_power, marks, path, power, notes)
         )
@@ -145,7 +144,7 @@ def read(
         source=f"samples, {path.name}",
         notes=tuple(
             f"{note} ({f'run {names[0]}' if len(names) == 1 else f'{len(names)} runs'})"
-            for note, names in told.items()
+            for note, names in told_together(told)
         ),
     )
 

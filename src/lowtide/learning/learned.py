@@ -158,7 +158,8 @@ class Learned:
                 f"duration {validation.duration_text()}."
             )
         if self.profile.spread is not None:
-            lines.append(spread_text(self.profile))
+            differ = len(set(self.fit.model.epochs)) > 1
+            lines.append(spread_text(self.profile, epochs=self.epochs if differ else None))
         said = [f"predicted, not learned from: {each}" for each in summaries(self.checks)]
         said += map(str, self.costs)
         if self.costs:
@@ -394,8 +395,12 @@ def make_profile(
     )
 
 
-def spread_text(profile: PowerProfile) -> str:
-    """Return between what an unseen run of a profile lies, in words."""
+def spread_text(profile: PowerProfile, *, epochs: int | None = None) -> str:
+    """Return between what an unseen run of a profile lies, in words.
+
+    Args:
+        epochs: How many epochs that run has, where runs differ in that.
+    """
     spread = profile.spread
     if spread is None:
         return "How much runs differ is not known."
@@ -406,8 +411,9 @@ def spread_text(profile: PowerProfile) -> str:
         if supported_level(spread.level, spread.runs) == spread.level
         else "by Student's t, since they are few"
     )
+    of = "" if epochs is None else f" of {format_count(epochs, 'epoch')}"
     return (
-        f"An unseen run draws {format_joules(low_j)} to {format_joules(high_j)} and takes "
+        f"An unseen run{of} draws {format_joules(low_j)} to {format_joules(high_j)} and takes "
         f"{format_hours(low_s)} to {format_hours(high_s)} ({100 * spread.level:.0f} %, from "
         f"{format_count(spread.runs, 'run')} {how})."
     )

@@ -28,6 +28,7 @@ from lowtide.learning.shape import (
     find_shape,
     leave_out,
     parse,
+    usual_epochs,
 )
 from lowtide.recording import Event
 from lowtide.signal import FloatArray
@@ -310,9 +311,7 @@ def common_marks(
     chosen = [series[number] for number in used]
     hearing = _hearing(chosen, shape, ignored, step_s)
     epochs = Counter(own.epochs for each in chosen if (own := hearing.stretches(each, 1)))
-    most = max(epochs.values())
-    count = min(number for number, times in epochs.items() if times == most)
-    return _marks(chosen, hearing, count), used, notes
+    return _marks(chosen, hearing, usual_epochs(epochs)), used, notes
 
 
 def _of_one_pace(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.errors import InvalidInput
-from lowtide.recording import Event, Recording, Run
+from lowtide.recording import Event, Recording, Run, told_together
 from lowtide.signal import FloatArray
 
 # Runs are looked at in steps no shorter than a sample and than this many seconds, and in so few
@@ -147,15 +147,12 @@ def uninterrupted(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 def noted(recordings: Sequence[Recording]) -> list[str]:
     """Return what recordings say, what several of them say once."""
-    said: dict[str, list[str]] = {}
-    for recording in recordings:
-        for note in recording.notes:
-            said.setdefault(note, []).append(recording.source)
+    said = [(note, recording.source) for recording in recordings for note in recording.notes]
     return [
         note
         if len(recordings) == 1
         else f"{note} ({sources[0] if len(sources) == 1 else f'{len(sources)} recordings'})"
-        for note, sources in said.items()
+        for note, sources in told_together(said)
     ]
 
 

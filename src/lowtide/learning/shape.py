@@ -213,6 +213,20 @@ class Outline:
         return np.where((slots >= self.first) & (slots < self.end), again, slots)
 
 
+def usual_epochs(epochs: Counter[int]) -> int:
+    """Return how many epochs most runs have; the middle one of those that are equally common.
+
+    Args:
+        epochs: How many runs have so many.
+
+    >>> usual_epochs(Counter([5, 5, 4, 6])), usual_epochs(Counter([12, 3, 5]))
+    (5, 5)
+    """
+    most = max(epochs.values())
+    common = sorted(number for number, times in epochs.items() if times == most)
+    return common[(len(common) - 1) // 2]
+
+
 def find_shape(rows: Sequence[Row]) -> tuple[Shape, Ignored]:
     """Return the shape that describes rows most briefly, and what is better not listened to.
 
