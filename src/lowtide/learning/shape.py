@@ -52,6 +52,8 @@ _UNEVEN = 0.1
 # What it costs that a label counts once that comes again and again before any other does, as steps
 # of an epoch do: most of its occurrences come right after one.
 _ONCE, _AGAIN = 1.0, 0.5
+# What tells epochs instead is in all of them, in more than this share of rows.
+_MOSTLY = 0.6
 # What leaving out one costs that comes at random: stretches before and after it have lengths that
 # spread by more than this share of their mean, as far as so many tell.
 _AT_RANDOM = 1.5
@@ -237,13 +239,15 @@ def find_shape(rows: Sequence[Row]) -> tuple[Shape, Ignored]:
     if steps := _said_again(rows):
         by_others, more, less = _without_what_passes(rows, Ignored(again=steps))
         now = [leave_out(row, more) for row in rows]
-        epochs = sum(parse(row.labels, by_others).epochs for row in now)
+        fits = [parse(row.labels, by_others) for row in now]
         if (
             steps & set(by_others.body)
             and less + _ONCE * len(steps) < cost - 1e-9
             # What comes between steps by chance tells no epochs.
-            and epochs > _ENOUGH
+            and sum(found.epochs for found in fits) > _ENOUGH
+            and sum(found.wrong == 0 for found in fits) > _MOSTLY * len(fits)
             and _unevenness(now, by_others) <= _REGULAR
+            and not any(_comes_at_random(rows, label) for label in set(by_others.body) - steps)
         ):
             shape, ignored = by_others, more
     return _turned([leave_out(row, ignored) for row in rows], shape), ignored
@@ -517,13 +521,15 @@ def _unevenness(rows: Sequence[Row], shape: Shape) -> float:
     uneven, spreads = [], []
     for row in rows[:_JUDGES] if shape.body else ():
         found = parse(row.labels, shape)
-        # An epoch that begins with the run holds its startup as well, however long that is.
-        begin = shape.startup or len(shape.body)
-        inside = slice(begin, shape.startup + len(shape.body) * found.epochs)
+        size = len(shape.body)
+        # An epoch that begins with the run holds its startup as well, however long that is: then
+        # the others have to be alike.
+        others = not shape.startup and found.epochs > 2
+        inside = slice(shape.startup + size * others, shape.startup + size * found.epochs)
         seconds = _stays(row, found)[0][inside]
-        if seconds.size > len(shape.body) and not np.isnan(seconds).any():
-            uneven.append(not _even(seconds, len(shape.body)))
-            spreads.append(_spread(seconds.reshape(-1, len(shape.body)).sum(axis=1)))
+        if found.epochs > 1 and not np.isnan(seconds).any():
+            spreads.append(_spread(seconds.reshape(-1, size).sum(axis=1)))
+            uneven.append(not _even(seconds, size) or (others and spreads[-1] > _IRREGULAR))
     if 2 * sum(uneven) > len(uneven):
         return np.inf
     return float(np.mean(spreads)) if spreads else 0.0
