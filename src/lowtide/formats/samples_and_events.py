@@ -379,8 +379,8 @@ def _read_timed(
     (stamps, *words), values = sheet.read(texts=[time, *texts], numbers=numbers)
     if not _ZONED.search(first):
         raise sheet.place(time).error(
-            f"{first.strip()!r} does not say its time zone: write {first.strip()}Z if it is UTC, or "
-            "the offset, such as +02:00, behind each",
+            f"{first.strip()!r} does not say its time zone: write {first.strip()}Z if it is UTC, "
+            "or the offset, such as +02:00, behind each",
             0,
         )
     return words, instants(stamps, sheet.place(time), tz=None), values
