@@ -493,11 +493,14 @@ def _phases(rows: Any, group: str) -> list[Phase]:
             )
         if "phases" in row:
             times = row.get("repeat", 1)
-            whole = isinstance(times, int) and not isinstance(times, bool)
-            if not whole or times < 1 or set(row) - {"repeat", "phases"}:
+            if not all(map(_is_count, (times, row.get("epochs", 1)))) or set(row) - {
+                "repeat",
+                "epochs",
+                "phases",
+            }:
                 raise InvalidProfile(
                     f"a repeated block of {group} is 'phases' and a whole number 'repeat', "
-                    "at least 1"
+                    "at least 1, and may say how many 'epochs' these phases are"
                 )
             block = _phases(row["phases"], group)
             if len(block) * times + len(phases) > _MOST_PHASES:
@@ -514,17 +517,23 @@ def _phases(rows: Any, group: str) -> list[Phase]:
     return phases
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _with_epochs(rows: Any, epochs: int) -> Any:
     """Return the rows of work with another number of epochs in all.
 
     Epochs that differ from the others, such as a first one that takes longer, stand before the
-    block that is repeated, and count.
+    block that is repeated, and count. A block may be several epochs, of which one saves, say, and
+    what comes after it some further ones.
     """
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+    if not _is_count(epochs):
         raise InvalidProfile(f"epochs are a whole number, at least 1, not {epochs!r}")
     if not isinstance(rows, list):
         return rows
-    blocks = [place for place, row in enumerate(rows) if isinstance(row, dict) and "phases" in row]
+    groups = [place for place, row in enumerate(rows) if isinstance(row, dict) and "phases" in row]
+    blocks = [place for place in groups if "repeat" in rows[place] or "epochs" not in rows[place]]
     if len(blocks) != 1:
         lack = "nothing of its work is repeated" if not blocks else "several blocks are repeated"
         raise InvalidProfile(
@@ -537,12 +546,19 @@ def _with_epochs(rows: Any, epochs: int) -> Any:
     before = 0
     while _is_epoch(rows[: place - before * len(names)][-len(names) :], block["phases"], names):
         before += 1
-    if epochs < before:
+    each = block.get("epochs", 1)
+    other = each * before + sum(rows[at].get("epochs", 1) for at in groups if at != place)
+    if epochs < other:
         raise InvalidProfile(
-            f"its first {before} epochs differ from the others, so that it has {before} or more, "
+            f"{other} of its epochs differ from the others, so that it has {other} or more, "
             f"not {epochs}"
         )
-    times = epochs - before
+    times, over = divmod(epochs - other, each)
+    if over:
+        raise InvalidProfile(
+            f"what its work repeats are {each} epochs, so that it has {epochs - over} or "
+            f"{epochs - over + each}, not {epochs}"
+        )
     return [*rows[:place], *([{**block, "repeat": times}] if times else []), *rows[place + 1 :]]
 
 

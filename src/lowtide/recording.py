@@ -7,6 +7,7 @@ Times are epoch seconds. A sample's power holds from its time until the next sam
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ _SILENT_STEPS = 2.5
 # A program may begin before the first sample and end after the last by this much: they hold.
 _REACH_STEPS = 3
 _REACH_S = 0.5
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +403,29 @@ def runs_of(recordings: Iterable[Recording]) -> list[Run]:
             pair = f"{number} {pair}"
         same = (name, pair) == (run.id, run.pair)
         found.append(run if same else replace(run, id=name, pair=pair))
+    return found
+
+
+def told_together(said: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Return what was said, once where it differs by its numbers alone, and who said it.
+
+    Args:
+        said: What, and by whom.
+
+    >>> told_together([("the first 3.5 s draw 90 W", "a"), ("the first 3.1 s draw 90 W", "b")])
+    [('the first 3.1 to 3.5 s draw 90 W', ['a', 'b'])]
+    """
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for words, who in said:
+        alike.setdefault(tuple(_NUMBER.split(words)), []).append((words, who))
+    found = []
+    for between, each in alike.items():
+        text = between[0]
+        numbers = zip(*(_NUMBER.findall(words) for words, _ in each), strict=True)
+        for own, words in zip(numbers, between[1:], strict=True):
+            low, high = min(own, key=float), max(own, key=float)
+            text += (low if low == high else f"{low} to {high}") + words
+        found.append((text, [who for _, who in each]))
     return found
 
 

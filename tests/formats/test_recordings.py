@@ -541,6 +541,21 @@ def test_idle_time_around_a_table_can_be_named(tmp_path: Path) -> None:
     assert recording.notes == ()
 
 
+@pytest.mark.parametrize("zone", ["Z", "+00:00", ""])
+def test_times_may_be_stamps_that_say_their_zone(tmp_path: Path, zone: str) -> None:
+    rows = [f"2024-07-01T12:00:{second:02d}{zone},{50 + second}" for second in range(30)]
+    (tmp_path / "full_samples.csv").write_text("\n".join(["time,power_w", *rows]) + "\n")
+    said = f"time,run,event\n2024-07-01 12:00:05{zone},full,begin\n"
+    (tmp_path / "full_events.csv").write_text(said)
+    if not zone:
+        with pytest.raises(FormatError, match="write 2024-07-01T12:00:00Z if it is UTC"):
+            read_recordings(tmp_path)
+        return
+    ((run,),) = read_recordings(tmp_path)
+    assert run.times[0] == 1719835200.0
+    assert run.events[0].time == 1719835205.0
+
+
 def test_events_can_be_named(tmp_path: Path) -> None:
     samples = tmp_path / "samples.csv"
     samples.write_text(SAMPLES)

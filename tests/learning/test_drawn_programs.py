@@ -192,3 +192,15 @@ def test_the_same_seed_draws_the_same_runs() -> None:
     for first, second in zip(one, other, strict=True):
         np.testing.assert_array_equal(first.power_w, second.power_w)
         assert first.events == second.events
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_comes_by_chance_between_epochs_counts_none(seed: int) -> None:
+    # Epochs alone are marked, so that each mark comes right after itself, and losses between them.
+    drawn = draw_program(seed)
+    program = replace(
+        drawn, said="epochs", epochs=(8,) * 8, extra=2.0, missing=0.0, throttled=0.0, one_more=False
+    )
+    learned = learn(program.recording(seed), validated=False)
+    assert learned.epochs == 8
+    assert learned.fit.model.marks is not None

@@ -489,7 +489,7 @@ def test_recordings_may_call_their_runs_and_pairs_alike() -> None:
 
 
 def test_runs_of_one_epoch_among_longer_ones_can_be_scaled(tmp_path: Path) -> None:
-    runs = [unequal_run(number, epochs, 10, 3, "begin") for number, epochs in enumerate((1, 2, 3))]
+    runs = [unequal_run(number, epochs, 10, 3, "begin") for number, epochs in enumerate((1, 1, 3))]
     learned = learn(Recording(runs=tuple(runs)), validated=False)
     assert learned.epochs == 1
     learned.dump(tmp_path / "one.toml")
@@ -512,3 +512,38 @@ def test_no_phase_of_a_restart_draws_less_than_the_machine(data: Callable[[str],
     restart = learned.profile.restart
     assert restart is not None
     assert min(phase.power_w for phase in restart) > 50.0
+
+
+def saves_now_and_then(number: int, epochs: int, every: int) -> Run:
+    """Return a run of which every so many epochs save."""
+    parts = [("load", 12.0, 100.0)]
+    for epoch in range(1, epochs + 1):
+        parts += [(f"epoch {epoch} train", 20.0, 300.0), (f"epoch {epoch} val", 6.0, 180.0)]
+        parts += [(f"epoch {epoch} save", 5.0, 120.0)] * (epoch % every == 0)
+    phases = [(seconds, watts) for _, seconds, watts in [*parts, ("finish", 4.0, 90.0)]]
+    labels = [label for label, *_ in parts]
+    return make_run(
+        f"full_{number}", phases, labels=[*labels, "finish"], seed=number, jitter=0.005, step_s=0.2
+    )
+
+
+@pytest.mark.parametrize(("epochs", "every"), [(10, 2), (12, 4), (10, 3), (12, 5)])
+def test_epochs_are_counted_by_the_programs_own_numbers(
+    tmp_path: Path, epochs: int, every: int
+) -> None:
+    learned = learn([Recording(runs=(saves_now_and_then(n, epochs, every),)) for n in range(3)])
+    assert learned.epochs == epochs
+    assert any(f"each {every} together" in note for note in learned.notes)
+    learned.dump(tmp_path / "p.toml")
+    assert PowerProfile.load(tmp_path / "p.toml") == learned.profile
+    more = epochs + 7 * every
+    longer = PowerProfile.load(tmp_path / "p.toml", epochs=more)
+    truth_s = 16 + 26 * more + 5 * (more // every)
+    assert longer.run_s == pytest.approx(truth_s, rel=0.01)
+    with pytest.raises(FormatError, match=f"it has {more} or {more + every}, not {more + 1}"):
+        PowerProfile.load(tmp_path / "p.toml", epochs=more + 1)
+    least = epochs % every
+    assert PowerProfile.load(tmp_path / "p.toml", epochs=least + every).run_s < longer.run_s
+    if least > 1:
+        with pytest.raises(FormatError, match=f"{least} of its epochs differ"):
+            PowerProfile.load(tmp_path / "p.toml", epochs=least - 1)

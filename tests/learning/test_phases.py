@@ -107,6 +107,22 @@ def test_the_published_way_needs_events() -> None:
         find(make_runs(2), events=False, method="published")
 
 
+@pytest.mark.parametrize("counts", [(4, 5, 4), (6, 6, 6), (5,)])
+@pytest.mark.parametrize("end_s", [0, 3])
+@pytest.mark.parametrize("startup_s", [25, 60, 300])
+def test_the_first_epoch_is_found_where_only_its_end_is_marked(
+    startup_s: float, end_s: float, counts: tuple[int, ...]
+) -> None:
+    # However long the startup before it is: nothing says where it began.
+    runs = [
+        unequal_run(number, epochs, startup_s, end_s, "end") for number, epochs in enumerate(counts)
+    ]
+    learned = learn(Recording(runs=tuple(runs)), validated=False)
+    assert learned.fit.model.epochs == counts
+    assert learned.fit.model.marks is not None
+    assert learned.profile.startup_s == pytest.approx(startup_s, abs=0.5)
+
+
 @pytest.mark.parametrize("marked", ["begin", "end"])
 @pytest.mark.parametrize(("startup_s", "end_s"), [(10, 3), (10, 0), (0, 3), (0, 0)])
 @pytest.mark.parametrize(
@@ -120,7 +136,9 @@ def test_an_end_that_nobody_marks_is_as_long_whatever_the_epochs(
         for number, epochs in enumerate(counts)
     ]
     learned = learn(Recording(runs=tuple(runs)), validated=False)
-    model, usual = learned.fit.model, int(np.argmax(np.bincount(counts)))
+    times = np.bincount(counts)
+    common = np.flatnonzero(times == times.max())
+    model, usual = learned.fit.model, int(common[(common.size - 1) // 2])
     assert model.epochs == counts
     assert learned.profile.startup_s == pytest.approx(startup_s, abs=0.3)
     assert learned.profile.run_s == pytest.approx(startup_s + 20 * usual + end_s, abs=0.3)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lowtide.learning.marks import common_marks, find_lag, plain_label, says_checkpoint
+from lowtide.learning.lag import find_lag
+from lowtide.learning.marks import common_marks, plain_label, says_checkpoint
 from lowtide.learning.series import RunSeries
 from lowtide.recording import Event, Run
 from support.recordings import make_run, make_runs

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.learning.shape import Row, Shape, find_shape, parse
+from lowtide.learning.shape import Ignored, Row, Shape, find_shape, parse
 
 
 def row(text: str, *, seconds: list[float] | None = None, watts: list[float] | None = None) -> Row:
@@ -60,9 +60,9 @@ def test_no_other_number_of_epochs_has_less_wrong(
 @pytest.mark.parametrize("epochs", [2, 3, 7, 50])
 def test_any_number_of_epochs_is_the_same_shape(epochs: int) -> None:
     rows = [row("S a" + " t v s" * count + " F") for count in (epochs, epochs + 1, epochs + 3)]
-    shape, dropped = find_shape(rows)
+    shape, ignored = find_shape(rows)
     assert shape == Shape(head=tuple("Satvs"), body=tuple("tvs"), tail=("F",))
-    assert not dropped
+    assert ignored == Ignored()
     assert [parse(each.labels, shape).epochs for each in rows] == [epochs, epochs + 1, epochs + 3]
 
 
@@ -103,3 +103,22 @@ def test_nothing_repeats() -> None:
     shape, _ = find_shape([row("S a b c"), row("S a b c")])
     assert shape == Shape(head=tuple("Sabc"))
     assert parse(("S", "a", "c"), shape).places == (0, 1, -1, 2)
+
+
+@pytest.mark.parametrize("epochs", [(5,), (3, 4), (6, 6, 6)])
+def test_steps_of_an_epoch_count_once(epochs: tuple[int, ...]) -> None:
+    rows = []
+    for count in epochs:
+        text = "S a" + (" x" * 8 + " v") * count + " F"
+        rows.append(row(text, seconds=[2.0, 9.0, *([1.0] * 8 + [3.0]) * count, 4.0]))
+    shape, ignored = find_shape(rows)
+    assert shape == Shape(head=tuple("Saxv"), body=tuple("xv"), tail=("F",))
+    assert ignored == Ignored(again=frozenset("x"))
+
+
+@pytest.mark.parametrize(("every", "epochs"), [(2, 8), (3, 9), (3, 10), (4, 10), (5, 12)])
+def test_a_body_may_be_several_epochs_of_which_one_saves(every: int, epochs: int) -> None:
+    said = ["t v s" if epoch % every == 0 else "t v" for epoch in range(1, epochs + 1)]
+    shape, _ = find_shape([row(f"S a {' '.join(said)} F")] * 2)
+    assert shape.body == (*("t", "v") * every, "s")
+    assert shape.broken_off == 2 * (epochs % every)

@@ -188,7 +188,8 @@ def check(
     from lowtide.learning import check as check_profile
     from lowtide.learning.checking import comparable, summaries
     from lowtide.learning.costs import format_joules
-    from lowtide.learning.learned import BASELINES, idle_power_w, noted
+    from lowtide.learning.learned import BASELINES
+    from lowtide.learning.series import idle_power_w, noted
     from lowtide.recording import runs_of
 
     if baseline not in BASELINES:

@@ -273,14 +273,18 @@ def _give_or_take(text: str, expected: Expectation) -> str:
         return f"{text} ± {MISSING}"
     apart = max(high - expected.value, expected.value - low)
     share = 100 * apart / expected.value
-    return f"{text} ± {share:.2g} %"
+    return f"{text} ± {_two_digits(share)} %"
+
+
+def _two_digits(number: float) -> str:
+    return f"{float(f'{number:.2g}'):g}"
 
 
 def _off(entry: Entry | None) -> str:
     if entry is None:
         return MISSING
     return ", ".join(
-        MISSING if each.error is None else f"{100 * each.error:.2g} %"
+        MISSING if each.error is None else f"{_two_digits(100 * each.error)} %"
         for each in (entry.energy_j, entry.duration_s)
     )
 

@@ -1,10 +1,10 @@
 """A table of samples and a table of events beside it, each with a column `run`.
 
-Samples have `time` in epoch seconds and a power in watts or an energy counter; what else is
-numeric is kept. Events are `time,run,event`, and may have `checkpoint`. The events of
-`full_samples.csv.gz` are found in `full_events.csv`. A run's kind is told by its name: `full_0`,
-`stop_0`, `abort_0`, `stop_0_resumed`, `idle`. A counter that wraps is followed where its range
-stands beside it, in a column such as `max_energy_range_uj`.
+Samples have `time` in epoch seconds, or as ISO 8601 with its zone, and a power in watts or an
+energy counter; what else is numeric is kept. Events are `time,run,event`, and may have
+`checkpoint`. The events of `full_samples.csv.gz` are found in `full_events.csv`. A run's kind is
+told by its name: `full_0`, `stop_0`, `abort_0`, `stop_0_resumed`, `idle`. A counter that wraps is
+followed where its range stands beside it, in a column such as `max_energy_range_uj`.
 
 A program runs from an event that says that it starts to one that says that it ends. Where none
 says so, it runs from the first sample to the last, less what is sure to be the idle machine
@@ -25,13 +25,16 @@ from lowtide.formats.counters import RowArray, follow_counter, power_from_counte
 from lowtide.formats.idle_time import find_idle_time, says_the_end, says_the_start
 from lowtide.formats.source import Source
 from lowtide.formats.table_reader import Sheet
-from lowtide.recording import Event, Recording, Run, power_trouble
+from lowtide.formats.times import instants
+from lowtide.recording import Event, Recording, Run, power_trouble, told_together
 from lowtide.signal import FloatArray
 
 _COUNTER = re.compile(r"energy.*_(uj|mj|j|kj)$")
 _RANGE = re.compile(r"^max_.*energy.*range.*_(uj|mj|j|kj)$")
 _POWER = re.compile(r"(^power|_power|power_).*_(uw|mw|w|kw)$|^(uw|mw|w|kw|watts?)$")
 _SCALES = {"u": 1e-6, "m": 1e-3, "k": 1e3}
+_STAMP = re.compile(r"\s*\d{4}-\d{2}-\d{2}[T ]\d")
+_ZONED = re.compile(r"(Z|[+-]\d{2}:?\d{2})\s*$")
 _RESUMED = re.compile(r"[_ -]?(resumed?|continued?|resumption)$")
 # What lies outside of a program for less than this is not told.
 _WORTH_TELLING_S = 0.5
@@ -95,8 +98,10 @@ def read(
         if name not in ("time", "run", power) and not _COUNTER.search(name.lower())
     ]
     ranges = [name for name in sheet.headings if _RANGE.search(name.lower())]
-    names, numbers = sheet.read(texts=texts, numbers=["time", power, *further, *ranges[:1]])
-    times, readings = numbers[0], numbers[1]
+    names, times, numbers = _read_timed(
+        sheet, "time", texts=texts, numbers=[power, *further, *ranges[:1]]
+    )
+    readings = numbers[0]
     range_j = _range_j(ranges[0], numbers.pop()) if ranges else None
     for name, column in (("time", times), (power, readings)):
         if (wild := np.isinf(column) | (np.abs(column) > _MOST)).any():
@@ -120,7 +125,7 @@ def read(
         )
         beside_power = {
             further_name: values[rows][kept]
-            for further_name, values in zip(further, numbers[2:], strict=True)
+            for further_name, values in zip(further, numbers[1:], strict=True)
         }
         measured.append((str(name), when, power_w, beside_power, notes))
     known_w = [
@@ -129,14 +134,13 @@ def read(
         if told_by_name(name)[0] == "idle" and power_w.size
     ]
     runs = []
-    told: dict[str, list[str]] = {}
+    told: list[tuple[str, str]] = []
     for name, when, power_w, beside_power, notes in measured:
         marks = said.get(name, [])
         start, end, cut = _program_time(
             name, when, power_w, marks, (idle_before_s, idle_after_s), known_w
         )
-        for each in cut:
-            told.setdefault(each, []).append(name)
+        told += [(each, name) for each in cut]
         runs.append(
             _run(name, when, power_w, (start, end), beside_power, marks, path, power, notes)
         )
@@ -145,7 +149,7 @@ def read(
         source=f"samples, {path.name}",
         notes=tuple(
             f"{note} ({f'run {names[0]}' if len(names) == 1 else f'{len(names)} runs'})"
-            for note, names in told.items()
+            for note, names in told_together(told)
         ),
     )
 
@@ -347,7 +351,7 @@ def _read_events(path: Path) -> dict[str, list[Event]]:
     columns = [sheet.find("run"), sheet.find("event")]
     if "checkpoint" in sheet.headings:
         columns.append("checkpoint")
-    texts, (times,) = sheet.read(texts=columns, numbers=[sheet.find("time")])
+    texts, times, _ = _read_timed(sheet, sheet.find("time"), texts=columns)
     said: dict[str, list[Event]] = {}
     flags = texts[2] if len(texts) > 2 else pl.Series([None] * times.size, dtype=pl.String)
     for row, (time, run, label, flag) in enumerate(
@@ -363,6 +367,23 @@ def _read_events(path: Path) -> dict[str, list[Event]]:
         checkpoint = (flag or "").strip().lower() in ("1", "true", "yes")
         before.append(Event(time=time, label=label, checkpoint=checkpoint))
     return said
+
+
+def _read_timed(
+    sheet: Sheet, time: str, *, texts: Sequence[str], numbers: Sequence[str] = ()
+) -> tuple[list[pl.Series], FloatArray, list[FloatArray]]:
+    """Read columns, and the times beside them: epoch seconds, or ISO 8601 with a zone."""
+    if not _STAMP.match(first := sheet.first(time) or ""):
+        words, (times, *values) = sheet.read(texts=texts, numbers=[time, *numbers])
+        return words, times, values
+    (stamps, *words), values = sheet.read(texts=[time, *texts], numbers=numbers)
+    if not _ZONED.search(first):
+        raise sheet.place(time).error(
+            f"{first.strip()!r} does not say its time zone: write {first.strip()}Z if it is UTC, "
+            "or the offset, such as +02:00, behind each",
+            0,
+        )
+    return words, instants(stamps, sheet.place(time), tz=None), values
 
 
 def _only(names: list[str], otherwise: str) -> str:

@@ -18,12 +18,18 @@ from lowtide.errors import InvalidInput, UnknownName
 from lowtide.learning.checking import Check, check, summaries
 from lowtide.learning.costs import Cost, format_joules, stopping_costs
 from lowtide.learning.intervals import Interval, next_one, supported_level
+from lowtide.learning.lag import find_lag
 from lowtide.learning.likeness import of_one_program
-from lowtide.learning.marks import find_lag
 from lowtide.learning.phase_model import PhaseModel
 from lowtide.learning.phases import METHODS, PhaseFinder
 from lowtide.learning.repetition import Structure, find_structure
-from lowtide.learning.series import RunSeries, common_step_s, uninterrupted
+from lowtide.learning.series import (
+    RunSeries,
+    common_step_s,
+    idle_power_w,
+    noted,
+    uninterrupted,
+)
 from lowtide.learning.validation import Prediction, Validation, left_out_ratios, validate
 from lowtide.profile import Phase, PowerProfile, Spread, profile_path
 from lowtide.recording import Recording, Run, pairs, runs_of
@@ -33,8 +39,6 @@ from lowtide.units import DurationLike, format_count, format_hours, parse_durati
 BASELINES = ("included", "excluded")
 # How often an unseen run is to lie between the ends that are told.
 SPREAD_LEVEL = 0.9
-# Fewer idle samples than this tell no baseline.
-_LEAST_IDLE = 10
 # A first epoch after a start that takes so much longer than others is slower.
 _CLEARLY_SLOWER = 0.02
 
@@ -132,7 +136,7 @@ class Learned:
         """How many epochs a run usually has, None where nothing repeats."""
         block, outline = self.fit.structure.block, self.fit.model.outline
         if outline.length and (outline.count > 1 or block is not None):
-            return outline.count
+            return outline.count * outline.each + outline.rest
         return None if block is None else block.count
 
     def text(self) -> str:
@@ -154,7 +158,8 @@ class Learned:
                 f"duration {validation.duration_text()}."
             )
         if self.profile.spread is not None:
-            lines.append(spread_text(self.profile))
+            differ = len(set(self.fit.model.epochs)) > 1
+            lines.append(spread_text(self.profile, epochs=self.epochs if differ else None))
         said = [f"predicted, not learned from: {each}" for each in summaries(self.checks)]
         said += map(str, self.costs)
         if self.costs:
@@ -390,8 +395,12 @@ def make_profile(
     )
 
 
-def spread_text(profile: PowerProfile) -> str:
-    """Return between what an unseen run of a profile lies, in words."""
+def spread_text(profile: PowerProfile, *, epochs: int | None = None) -> str:
+    """Return between what an unseen run of a profile lies, in words.
+
+    Args:
+        epochs: How many epochs that run has, where runs differ in that.
+    """
     spread = profile.spread
     if spread is None:
         return "How much runs differ is not known."
@@ -402,8 +411,9 @@ def spread_text(profile: PowerProfile) -> str:
         if supported_level(spread.level, spread.runs) == spread.level
         else "by Student's t, since they are few"
     )
+    of = "" if epochs is None else f" of {format_count(epochs, 'epoch')}"
     return (
-        f"An unseen run draws {format_joules(low_j)} to {format_joules(high_j)} and takes "
+        f"An unseen run{of} draws {format_joules(low_j)} to {format_joules(high_j)} and takes "
         f"{format_hours(low_s)} to {format_hours(high_s)} ({100 * spread.level:.0f} %, from "
         f"{format_count(spread.runs, 'run')} {how})."
     )
@@ -415,32 +425,6 @@ def _fit(
     model = finder.find(series)
     averaged = repeats and finder.method != "published"
     return PhaseFit.of(model, find_structure(model, resumed, repeats=averaged))
-
-
-def noted(recordings: Sequence[Recording]) -> list[str]:
-    """Return what recordings say, what several of them say once."""
-    said: dict[str, list[str]] = {}
-    for recording in recordings:
-        for note in recording.notes:
-            said.setdefault(note, []).append(recording.source)
-    return [
-        note
-        if len(recordings) == 1
-        else f"{note} ({sources[0] if len(sources) == 1 else f'{len(sources)} recordings'})"
-        for note, sources in said.items()
-    ]
-
-
-def idle_power_w(runs: Sequence[Run]) -> float:
-    """Return what the machine draws without the program: idle runs, else samples before starts."""
-    idle = [run.idle() for run in runs if run.kind == "idle"] or [run.idle() for run in runs]
-    samples = np.concatenate(idle)
-    if samples.size < _LEAST_IDLE:
-        raise InvalidInput(
-            "to exclude the baseline needs the idle machine measured: record an idle run, or some "
-            "seconds before the program starts"
-        )
-    return float(samples.mean())
 
 
 def _use_events(series: Sequence[RunSeries], events: bool | None) -> bool:
@@ -470,6 +454,11 @@ def _told(fit: PhaseFit, events: bool, series: Sequence[RunSeries]) -> list[str]
         notes.append("all runs have a single epoch: --epochs needs runs of several")
     elif model.outline.length and fit.structure.block is None:
         notes.append("epochs differ from each other, and none are averaged: --epochs is refused")
+    elif (each := model.outline.each) > 1:
+        notes.append(
+            f"epochs are not alike one by one, but each {each} together: --epochs takes "
+            f"{format_count(each, 'epoch')} more or fewer at a time"
+        )
     if len(series) == 1:
         notes.append("a single run cannot be validated: record at least one more")
     if model.lag_s:
@@ -567,8 +556,15 @@ def profile_document(learned: Learned) -> dict[str, Any]:
         first = int(lasting[: block.first].sum()) - len(learned.profile.startup)
         length = int(lasting[block.first : block.first + block.length].sum())
         end = first + length * block.count
-        repeated = {"repeat": block.count, "phases": work[first : first + length]}
-        work = [*work[:first], repeated, *work[end:]]
+        repeated: dict[str, Any] = {"repeat": block.count}
+        if (outline := learned.fit.model.outline).each > 1:
+            repeated["epochs"] = outline.each
+        repeated["phases"] = work[first : first + length]
+        begins = np.concatenate(([0], np.cumsum(learned.fit.model.parts)))
+        after = slice(*begins[[outline.end, outline.end + outline.rest_length]].tolist())
+        further = int(lasting[after].sum())
+        rest = [{"epochs": outline.rest, "phases": work[end : end + further]}] if further else []
+        work = [*work[:first], repeated, *rest, *work[end + further :]]
     document["work"] = work
     return document | ({"spread": plain["spread"]} if "spread" in plain else {})
 

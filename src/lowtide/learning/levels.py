@@ -19,7 +19,7 @@ from lowtide.learning.bodies import ROUNDS, find_row
 from lowtide.learning.laying import Kinds, Laid, Pieces
 from lowtide.learning.pieces import Looking, merge_near, ramp_between
 from lowtide.learning.series import RunSeries
-from lowtide.learning.shape import MarkedStretches, Outline
+from lowtide.learning.shape import MarkedStretches, Outline, usual_epochs
 from lowtide.signal import FloatArray
 
 # So many runs tell what comes again.
@@ -188,8 +188,7 @@ def _found(
         own = pieces[number] if number < len(pieces) else looking.pieces(trace)
         laid.append((each, grid, own, looking.laid(own, row)))
     counts = Counter(int((own.kinds == row.first).sum()) for *_, own in laid)
-    most = max(counts.values())
-    count = min(number for number, times in counts.items() if times == most)
+    count = usual_epochs(counts)
     usual_s = [one.length_s for one, *_, lies in laid if (lies.kinds == row.first).sum() == count]
     epoch_s = float(row.steps[row.first : row.end].sum()) * looking.step_s
     runs = []

@@ -19,6 +19,7 @@ import numpy as np
 from lowtide.changepoints import IntArray
 from lowtide.learning.series import RunSeries
 from lowtide.learning.shape import (
+    Ignored,
     MarkedStretches,
     Outline,
     Parse,
@@ -27,6 +28,7 @@ from lowtide.learning.shape import (
     find_shape,
     leave_out,
     parse,
+    usual_epochs,
 )
 from lowtide.recording import Event
 from lowtide.signal import FloatArray
@@ -37,10 +39,6 @@ _SAVED = re.compile(
     r"(?<![a-z])(saved|checkpointed|checkpoint[ _.-]*(written|done|complete[d]?))(?![a-z])"
 )
 _NUMBER = re.compile(r"[ _.:=#-]*\d+(\.\d+)?")
-# Meters are late, clocks differ: how far the power may lag behind what the program said.
-_LAGS_S = np.round(np.arange(-0.5, 4.0 + 0.01, 0.05), 2)
-# So much around a mark tells that, as far as its stretches go.
-_BEFORE_S, _AFTER_S = 3.0, 6.0
 # A run that lacks more than this share of the marks, or has so many more, did something else.
 _ODD = 0.25
 # An epoch so near to a multiple of the others' length lacks the marks in between.
@@ -53,11 +51,6 @@ _FAR_LONGER = 2.0
 _OTHER_PACE = 1.5
 # Marks further outside of a run than this were told by another clock.
 _CLOCKS_S = 5.0
-# Marks that leave more than this share of the variance of power may be off; they are if elsewhere
-# they leave less than this share of that. Runs are looked at in so many steps.
-_UNTOLD, _TOLD = 0.4, 0.35
-_CLOCK_STEPS = 400
-_CLOCK_PARTS = 4
 START = "start"
 
 
@@ -102,7 +95,7 @@ class Hearing:
     """How what a program said is heard.
 
     Attributes:
-        dropped: Labels that tell no stretches.
+        ignored: What begins no stretch.
         brief: Which labels of the shape come so shortly before the next that they count as one.
         usual_s: How long each stretch of the shape takes, NaN where that is not known.
         first_s: How long the first epoch's first stretch takes, which may be slow; NaN where one
@@ -110,7 +103,7 @@ class Hearing:
     """
 
     shape: Shape
-    dropped: frozenset[str]
+    ignored: Ignored
     brief: frozenset[int]
     usual_s: FloatArray
     first_s: float = np.nan
@@ -126,7 +119,7 @@ class Hearing:
 
     def parsed(self, series: RunSeries) -> tuple[Parse, FloatArray]:
         """Return how a run fits the shape, and when it said what: NaN where it did not."""
-        row, events = heard(series, self.dropped)
+        row, events = heard(series, self.ignored)
         found = parse(row.labels, self.shape)
         times_s = [0.0, *(event.time - series.run.start for event in events)]
         begins_s = np.array([np.nan if at < 0 else times_s[at] for at in found.places])
@@ -140,7 +133,7 @@ class Hearing:
             count: How many epochs runs usually have.
         """
         found, begins_s = self.parsed(series)
-        if _why_odd(found, self.shape, heard(series, self.dropped)[0].labels) is not None:
+        if _why_odd(found, self.shape, heard(series, self.ignored)[0].labels) is not None:
             return None
         kinds = [self.kind(place, found.epochs) for place in range(len(found.places))]
         epochs = found.epochs
@@ -166,11 +159,12 @@ class Hearing:
         """
         place, usual_s = self.shape.startup, self.usual_s[self.shape.startup]
         own_s = self.usual_s[kinds]
-        if np.isfinite(self.first_s):
+        if np.isfinite(self.first_s) or not place:
+            # One that begins with the run holds its startup, and one run does not tell how long.
             own_s[kinds.index(place)] = self.first_s
         spent_s = np.diff(np.append(begins_s, end_s))
         more = np.zeros(len(kinds), dtype=np.intp)
-        for at in np.flatnonzero(np.equal(kinds, place) & np.isfinite(spent_s / usual_s)):
+        for at in np.flatnonzero(np.equal(kinds, place) & np.isfinite(spent_s - own_s)):
             times = max(round((spent_s[at] - own_s[at]) / usual_s), 0)
             wanted_s = own_s[at] + times * usual_s
             more[at] = times * (abs(spent_s[at] / wanted_s - 1) < _MULTIPLE)
@@ -245,20 +239,24 @@ def plain_label(label: str) -> str:
     return plain or label.replace("/", "-") or START
 
 
-def heard(
-    series: RunSeries, dropped: frozenset[str] = frozenset()
-) -> tuple[Row, tuple[Event, ...]]:
+def heard(series: RunSeries, ignored: Ignored | None = None) -> tuple[Row, tuple[Event, ...]]:
     """Return a run as a row of stretches named by its marks, and the marks after the first.
 
     Args:
-        dropped: Plain labels that tell no stretches.
+        ignored: What begins no stretch; None for nothing.
     """
-    events = tuple(event for event in series.events if plain_label(event.label) not in dropped)
+    events = series.events
+    labels = ["", *(plain_label(event.label) for event in events)]
+    if ignored is not None:
+        kept = ignored.kept(labels)
+        events = tuple(events[place - 1] for place in kept[1:])
+        labels = [labels[place] for place in kept]
     times_s = np.array([0.0, *(event.time - series.run.start for event in events), series.length_s])
     row = Row(
-        labels=("", *(plain_label(event.label) for event in events)),
+        labels=tuple(labels),
         seconds=np.diff(times_s),
         watts=series.mean_w(times_s),
+        mean_w=series.mean_w,
     )
     return row, events
 
@@ -278,13 +276,13 @@ def common_marks(
         said = [f"run {each.run.id} {why}" for each, why in zip(series, against, strict=True)]
         return None, [], [*said, "no run's marks can be believed: phases are told by power alone"]
     rows = [heard(each)[0] for each in series]
-    shape, dropped = find_shape([rows[number] for number in sound])
+    shape, ignored = find_shape([rows[number] for number in sound])
     used, notes = [], []
     for number, (each, row) in enumerate(zip(series, rows, strict=True)):
         if (said_why := against[number]) is not None:
             notes.append(f"run {each.run.id} {said_why}, and is left out")
             continue
-        labels = leave_out(row, dropped).labels
+        labels = leave_out(row, ignored).labels
         found = parse(labels, shape)
         why = _why_odd(found, shape, labels)
         if why is None:
@@ -297,20 +295,23 @@ def common_marks(
         else:
             notes.append(f"run {each.run.id} {why} and is left out")
     # What only other programs say was said by runs that are left out.
-    if passing := sorted(dropped & {label for number in used for label in rows[number].labels}):
+    labels_used = {label for number in used for label in rows[number].labels}
+    if passing := sorted(ignored.labels & labels_used):
         notes.append(f"marks that come now and then tell no phases: {', '.join(passing)}")
+    if steps := sorted(ignored.again & labels_used):
+        notes.append(
+            f"marks that come again and again within an epoch count once: {', '.join(steps)}"
+        )
     if len(shape.head) + len(shape.tail) == 1:
         return None, used, notes
     used, others = _of_one_pace(
-        series, [leave_out(rows[number], dropped) for number in used], used, shape
+        series, [leave_out(rows[number], ignored) for number in used], used, shape
     )
     notes += others
     chosen = [series[number] for number in used]
-    hearing = _hearing(chosen, shape, dropped, step_s)
+    hearing = _hearing(chosen, shape, ignored, step_s)
     epochs = Counter(own.epochs for each in chosen if (own := hearing.stretches(each, 1)))
-    most = max(epochs.values())
-    count = min(number for number, times in epochs.items() if times == most)
-    return _marks(chosen, hearing, count), used, notes
+    return _marks(chosen, hearing, usual_epochs(epochs)), used, notes
 
 
 def _of_one_pace(
@@ -358,13 +359,15 @@ def _contradictions(series: Sequence[RunSeries]) -> list[str | None]:
     # Labels that count up by one in most runs are numbered; a loss that falls is not.
     heard_in, numbered = Counter[str](), Counter[str]()
     for own in counts:
-        for label, numbers in own.items():
+        for label, said in own.items():
+            numbers = [number for _, number in said]
             heard_in[label] += 1
             numbered[label] += len(numbers) > 1 and set(np.diff(numbers)) == {1}
     found = []
     for each, own in zip(series, counts, strict=True):
         why = _outside(each)
-        for label, numbers in own.items():
+        for label, said in own.items():
+            numbers = [number for _, number in said]
             back = next((pair for pair in pairwise(numbers) if pair[1] < pair[0]), None)
             if why is None and back is not None and 2 * numbered[label] > heard_in[label]:
                 why = f"says {label!r} {back[1]} after {back[0]}, which contradict each other"
@@ -372,13 +375,14 @@ def _contradictions(series: Sequence[RunSeries]) -> list[str | None]:
     return found
 
 
-def _counts(series: RunSeries) -> dict[str, list[int]]:
-    """Return the numbers that a run gave to what it said, in order; labels with one number only."""
-    found: dict[str, list[int]] = {}
+def _counts(series: RunSeries) -> dict[str, list[tuple[float, int]]]:
+    """Return when a run gave which number to what it said; labels with one number only."""
+    found: dict[str, list[tuple[float, int]]] = {}
     for event in series.events:
         numbers = re.findall(r"\d+(?:\.\d+)?", event.label)
         if len(numbers) == 1 and "." not in numbers[0]:
-            found.setdefault(plain_label(event.label), []).append(int(numbers[0]))
+            said = (event.time - series.run.start, int(numbers[0]))
+            found.setdefault(plain_label(event.label), []).append(said)
     return found
 
 
@@ -395,51 +399,6 @@ def _outside(series: RunSeries) -> str | None:
     )
 
 
-def off_by_clock_s(series: RunSeries, own: MarkedStretches, outline: Outline) -> float | None:
-    """Return by how much a run's marks are off its power, None where they are not by much.
-
-    Clocks of two hosts may differ by minutes. Marks explain power where they are, or where they
-    would be by another clock.
-    """
-    size = min(_CLOCK_STEPS, series.times_s.size)
-    grid = np.linspace(0.0, series.length_s, size + 1)
-    if size < 2 * own.slots.size or own.slots.size < 2:
-        return None
-    power_w = series.mean_w(grid)
-    mids = (grid[1:] + grid[:-1]) / 2
-    inside = np.clip(np.searchsorted(own.edges_s, mids, side="right") - 1, 0, own.slots.size - 1)
-    # Power may have several levels in a stretch: the parts of each are looked at by themselves.
-    share = (mids - own.edges_s[inside]) / np.maximum(np.diff(own.edges_s)[inside], 1e-9)
-    parts = np.clip((_CLOCK_PARTS * share).astype(np.intp), 0, _CLOCK_PARTS - 1)
-    kinds = _CLOCK_PARTS * outline.kinds(own)[inside] + parts
-    # Where a mark is missing, nothing is said of power.
-    kinds = np.where((own.guessed[:-1] | own.guessed[1:])[inside], -1, kinds)
-    if 2 * np.count_nonzero(kinds >= 0) < size:
-        return None
-
-    def left(by: int) -> float:
-        """Return the share of variance that marks leave if they are moved by so many steps."""
-        shown = power_w[max(by, 0) : size + min(by, 0)]
-        said = kinds[max(-by, 0) : size - max(by, 0)]
-        shown, said = shown[said >= 0], said[said >= 0]
-        counts = np.maximum(np.bincount(said), 1)
-        sums = np.bincount(said, weights=shown)
-        whole = float(shown.var()) * shown.size
-        told = float((sums**2 / counts).sum() - shown.sum() ** 2 / shown.size)
-        return 1 - told / (whole or 1.0)
-
-    step_s = series.length_s / size
-    near = range(-int(1 / step_s) - 1, int(_LAGS_S[-1] / step_s) + 2)
-    least = 1.0
-    for by in sorted(near, key=abs):
-        least = min(least, left(by))
-        if least < _UNTOLD:
-            return None
-    shifts = [by for by in range(-size // 2, size // 2 + 1) if by not in near]
-    best = min(shifts, key=left)
-    return best * step_s if left(best) < _TOLD * least else None
-
-
 def _why_odd(found: Parse, shape: Shape, labels: Sequence[str]) -> str | None:
     """Return why a run is not one of those that others are like, None where it is."""
     marks = max(len(found.places) - 1, 1)
@@ -453,12 +412,10 @@ def _why_odd(found: Parse, shape: Shape, labels: Sequence[str]) -> str | None:
     return None
 
 
-def _hearing(
-    series: Sequence[RunSeries], shape: Shape, dropped: frozenset[str], step_s: float
-) -> Hearing:
+def _hearing(series: Sequence[RunSeries], shape: Shape, ignored: Ignored, step_s: float) -> Hearing:
     """Find how long each stretch of a shape takes, and which are too brief to be any."""
     size = len(shape.head) + len(shape.tail)
-    plain = Hearing(shape=shape, dropped=dropped, brief=frozenset(), usual_s=np.full(size, np.nan))
+    plain = Hearing(shape=shape, ignored=ignored, brief=frozenset(), usual_s=np.full(size, np.nan))
     lengths: list[list[float]] = [[] for _ in range(size)]
     firsts = []
     for each in series:
@@ -480,7 +437,7 @@ def _marks(series: Sequence[RunSeries], hearing: Hearing, count: int) -> Marks:
     parses = [hearing.parsed(each)[0] for each in series]
     # The run that speaks for all: of usual length, and lacking as little as can be.
     model = min(range(len(series)), key=lambda at: (parses[at].epochs != count, parses[at].wrong))
-    full = ["", *(event.label for event in heard(series[model], hearing.dropped)[1])]
+    full = ["", *(event.label for event in heard(series[model], hearing.ignored)[1])]
     told = list(shape.row(count))
     if parses[model].epochs == count:
         told = [
@@ -496,10 +453,13 @@ def _marks(series: Sequence[RunSeries], hearing: Hearing, count: int) -> Marks:
     saved = {
         kind
         for each, found in zip(series, parses, strict=True)
-        for kind in _saved(heard(each, hearing.dropped)[1], found, hearing)
+        for kind in _saved(heard(each, hearing.ignored)[1], found, hearing)
     }
     kept = [place for place in range(len(told)) if hearing.kind(place, count) not in brief] or [0]
     length = sum(kind not in brief for kind in range(shape.startup, len(shape.head)) if shape.body)
+    each, counted = _epochs_in_a_body(series, hearing) if length else (1, None)
+    rest = shape.tail[: shape.broken_off if each > 1 else 0]
+    begin = len(shape.head)
     return Marks(
         labels=tuple(labels),
         exact=_exact(series),
@@ -510,9 +470,40 @@ def _marks(series: Sequence[RunSeries], hearing: Hearing, count: int) -> Marks:
             length=length,
             count=count if length else 1,
             runs=tuple(runs),
+            each=each,
+            rest=sum(label == counted for label in rest),
+            rest_length=sum(kind not in brief for kind in range(begin, begin + len(rest))),
         ),
         hearing=hearing,
     )
+
+
+def _epochs_in_a_body(series: Sequence[RunSeries], hearing: Hearing) -> tuple[int, str | None]:
+    """Return how many epochs a body is by the program's own numbers, and which label counts them.
+
+    Labels that count up by one tell. Of several, the one that counts slowest counts epochs: others
+    may count steps.
+    """
+    startup, length = hearing.shape.startup, len(hearing.shape.body)
+    told: dict[str, list[int]] = {}
+    for each in series:
+        found, begins_s = hearing.parsed(each)
+        bodies_s = np.append(begins_s, np.inf)[
+            startup : startup + length * found.epochs + 1 : length
+        ]
+        if np.isnan(bodies_s).any():
+            continue
+        for label, said in _counts(each).items():
+            if set(np.diff([number for _, number in said])) == {1}:
+                before = np.searchsorted([time_s for time_s, _ in said], bodies_s)
+                # A first body may begin before the program says anything.
+                told.setdefault(label, []).extend(np.diff(before).tolist()[not startup :])
+    usual = [
+        (int(np.median(counts)), label)
+        for label, counts in told.items()
+        if 2 * sum(count == np.median(counts) for count in counts) > len(counts)
+    ]
+    return min((pair for pair in usual if pair[0] > 0), default=(1, None))
 
 
 def _saved(events: Sequence[Event], found: Parse, hearing: Hearing) -> set[int]:
@@ -533,38 +524,3 @@ def _exact(series: Sequence[RunSeries]) -> bool:
     common = Counter(label for each in said for label in set(each))
     shared = [sum(common[label] > 1 for label in each) >= len(each) / 2 for each in said]
     return len(series) == 1 or 2 * sum(shared) >= len(series)
-
-
-def find_lag(series: Sequence[RunSeries], marks: Marks, step_s: float) -> float:
-    """Return how late the meter is: the shift of all marks at which power jumps most.
-
-    Power is looked at around each mark alone: what it does within a stretch tells nothing of when
-    the next one began.
-
-    Args:
-        step_s: A lag shorter than this cannot be told from none.
-    """
-    first_s, last_s = (
-        min(float(np.diff(own.edges_s)[at]) for own in marks.outline.runs) for at in (0, -1)
-    )
-    # No stretch is turned around. Ties, and all but ties, go to the smaller lag.
-    lags = np.array(
-        [lag for lag in sorted(_LAGS_S.tolist(), key=abs) if lag == 0 or -first_s < lag < last_s]
-    )
-    told = np.zeros(lags.size)
-    for each, own in zip(series, marks.outline.runs, strict=True):
-        said = np.flatnonzero(~own.guessed[1:-1]) + 1
-        edges_s = own.edges_s[said]
-        around_s = (
-            np.maximum(edges_s - _BEFORE_S, own.edges_s[said - 1]),
-            np.minimum(edges_s + _AFTER_S, own.edges_s[said + 1]),
-        )
-        begin, end = np.searchsorted(each.times_s, around_s)[:, :, None]
-        moved = np.searchsorted(each.times_s, edges_s[:, None] + lags)
-        inner = np.clip(moved, begin, end)
-        upto = np.concatenate(([0.0], np.cumsum(each.power_w)))
-        for low, high in ((begin, inner), (inner, end)):
-            told += ((upto[high] - upto[low]) ** 2 / np.maximum(high - low, 1)).sum(axis=0)
-    most = float(told.max())
-    best_s = float(lags[np.argmax(told >= most * (1 - 1e-9))])
-    return best_s if abs(best_s) >= step_s else 0.0

@@ -19,8 +19,9 @@ import numpy as np
 from lowtide.changepoints import IntArray, find_changes, price_of_a_change, wandering_noise
 from lowtide.errors import InvalidInput
 from lowtide.learning.alignment import align, common_levels
+from lowtide.learning.lag import find_lag, off_by_clock_s
 from lowtide.learning.levels import NOISES, Levels, find_levels
-from lowtide.learning.marks import Marks, common_marks, find_lag, off_by_clock_s
+from lowtide.learning.marks import Marks, common_marks
 from lowtide.learning.phase_model import PhaseModel, Placing, as_metered
 from lowtide.learning.pieces import Looking
 from lowtide.learning.series import RunSeries, even_edges
@@ -42,6 +43,7 @@ _USUAL, _USUAL_SPREADS = 0.05, 6.0
 # So many stretches of a kind tell its levels, each in so many steps: more tell no more.
 _MOST_CUT = 10
 _MOST_STEPS = 400
+_RAMP_STEPS = 1.5
 # A level of the first epoch is that of the others if it differs by no more than this share.
 _SAME_AGAIN = 0.10
 # What it has beside them lasts no more than so many times as long in one run as in others.
@@ -304,7 +306,8 @@ class PhaseFinder:
             steps_s,
             own_edges=changes,
             price=self._price(series),
-            shortest_s=self._shortest_s,
+            # Of a long stretch, a step in which power changes is a ramp as well.
+            shortest_s=max(self._shortest_s, _RAMP_STEPS * max(steps_s)),
             least_w=self._least_w(series),
         )
         return levels_w

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide.recording import Event, Run
+from lowtide.errors import InvalidInput
+from lowtide.recording import Event, Recording, Run, told_together
 from lowtide.signal import FloatArray
 
 # Runs are looked at in steps no shorter than a sample and than this many seconds, and in so few
 # that a day is learned as fast as a minute.
 _LEAST_STEP_S = 0.1
 _MOST_STEPS = 4000
+# Fewer idle samples than this tell no baseline.
+_LEAST_IDLE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,3 +143,26 @@ def uninterrupted(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         else:
             chosen.append(run)
     return chosen, notes
+
+
+def noted(recordings: Sequence[Recording]) -> list[str]:
+    """Return what recordings say, what several of them say once."""
+    said = [(note, recording.source) for recording in recordings for note in recording.notes]
+    return [
+        note
+        if len(recordings) == 1
+        else f"{note} ({sources[0] if len(sources) == 1 else f'{len(sources)} recordings'})"
+        for note, sources in told_together(said)
+    ]
+
+
+def idle_power_w(runs: Sequence[Run]) -> float:
+    """Return what the machine draws without the program: idle runs, else samples before starts."""
+    idle = [run.idle() for run in runs if run.kind == "idle"] or [run.idle() for run in runs]
+    samples = np.concatenate(idle)
+    if samples.size < _LEAST_IDLE:
+        raise InvalidInput(
+            "to exclude the baseline needs the idle machine measured: record an idle run, or some "
+            "seconds before the program starts"
+        )
+    return float(samples.mean())

@@ -10,9 +10,10 @@ lacks makes no other shape of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ _MOST_CELLS = 400_000
 # than this factor: a first epoch may be slower than all others.
 _SIMILAR_POWER = 0.25
 _SIMILAR_DURATION = 2.0
+# An epoch that nobody announced draws what others do but for this share, and what is before it
+# takes this share of an epoch at least.
+_SAME_POWER, _CLEARLY_BEFORE = 0.1, 0.1
 # Epochs that differ in length by more than this are none, whatever they are called.
 _SAME_EPOCH = 4.0
 # What a label costs that a row lacks, where one it has besides costs one more: a mark is sooner
@@ -39,14 +43,23 @@ _LACKS = 8
 _LACKING, _BESIDES = 1.5, 2.5
 # What a label costs that epochs have, where it stands outside of them.
 _ASTRAY = 2.0
+# What it costs that a row has more or fewer of the part that a body begins with again and again.
+_BROKEN_OFF = 10.0
 # What leaving out a label altogether costs, and each of its occurrences.
 _LEFT_OUT, _LEFT_OUT_EACH = 1.0, 1.2
 # What it costs that epochs differ in length by their mean: between two shapes as brief it decides.
 _UNEVEN = 0.1
+# What it costs that a label counts once that comes again and again before any other does, as steps
+# of an epoch do: most of its occurrences come right after one.
+_ONCE, _AGAIN = 1.0, 0.5
+# What tells epochs instead is in all of them, in more than this share of rows.
+_MOSTLY = 0.6
 # What leaving out one costs that comes at random: stretches before and after it have lengths that
 # spread by more than this share of their mean, as far as so many tell.
 _AT_RANDOM = 1.5
 _IRREGULAR, _ENOUGH = 0.35, 4
+# What does not: epochs that spread by less, of which the first may be slow.
+_REGULAR = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,11 +70,14 @@ class Row:
         labels: What each is called.
         seconds: How long each takes.
         watts: What each draws.
+        mean_w: What the run draws between each of some times after its start and the next; None
+            where no more is known than that.
     """
 
     labels: tuple[str, ...]
     seconds: FloatArray
     watts: FloatArray
+    mean_w: Callable[[FloatArray], FloatArray] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +99,39 @@ class Shape:
         """How many stretches come before the first epoch."""
         return len(self.head) - len(self.body)
 
+    @property
+    def broken_off(self) -> int:
+        """With how many stretches the tail begins that are a body broken off; one alone is none."""
+        body, tail = self.body, self.tail
+        sizes = range(min(len(body) - 1, len(tail)), 1, -1)
+        return next((size for size in sizes if body[:size] == tail[:size]), 0)
+
     def row(self, epochs: int) -> tuple[str, ...]:
         """Return the labels of a run with so many epochs."""
         return self.head + self.body * (epochs - 1) + self.tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignored:
+    """What a program says that begins no stretch.
+
+    Attributes:
+        labels: Labels that tell nothing, wherever they are.
+        again: Labels that tell nothing where they come right after themselves.
+    """
+
+    labels: frozenset[str] = frozenset()
+    again: frozenset[str] = frozenset()
+
+    def kept(self, labels: Sequence[str]) -> list[int]:
+        """Return which of a row's labels begin a stretch; the first does, whatever it is."""
+        found: list[int] = []
+        for place, label in enumerate(labels):
+            if found and label in self.labels:
+                continue
+            if not (found and label in self.again and label == labels[found[-1]]):
+                found.append(place)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +187,19 @@ class Outline:
         length: How many stretches an epoch has, 0 if nothing repeats.
         count: How many epochs runs usually have.
         runs: The stretches of each run.
+        each: How many epochs one of these is by the program's own numbers: more than one where
+            some of them differ, as if every second one saves.
+        rest: How many come after the last of these.
+        rest_length: How many stretches these have.
     """
 
     first: int
     length: int
     count: int
     runs: tuple[MarkedStretches, ...]
+    each: int = 1
+    rest: int = 0
+    rest_length: int = 0
 
     @property
     def end(self) -> int:
@@ -162,31 +215,74 @@ class Outline:
         return np.where((slots >= self.first) & (slots < self.end), again, slots)
 
 
-def find_shape(rows: Sequence[Row]) -> tuple[Shape, frozenset[str]]:
-    """Return the shape that describes rows most briefly, and labels that are better left out.
+def usual_epochs(epochs: Counter[int]) -> int:
+    """Return how many epochs most runs have; the middle one of those that are equally common.
 
-    What a program says now and then, such as its loss, tells no phases.
+    Args:
+        epochs: How many runs have so many.
+
+    >>> usual_epochs(Counter([5, 5, 4, 6])), usual_epochs(Counter([12, 3, 5]))
+    (5, 5)
     """
-    dropped: frozenset[str] = frozenset()
-    shape, cost = _briefest(rows)
+    most = max(epochs.values())
+    common = sorted(number for number, times in epochs.items() if times == most)
+    return common[(len(common) - 1) // 2]
+
+
+def find_shape(rows: Sequence[Row]) -> tuple[Shape, Ignored]:
+    """Return the shape that describes rows most briefly, and what is better not listened to.
+
+    What a program says now and then, such as its loss, tells no phases. Nor do the steps of an
+    epoch, if something else tells epochs.
+    """
+    shape, ignored, cost = _without_what_passes(rows, Ignored())
+    if steps := _said_again(rows):
+        by_others, more, less = _without_what_passes(rows, Ignored(again=steps))
+        now = [leave_out(row, more) for row in rows]
+        fits = [parse(row.labels, by_others) for row in now]
+        if (
+            steps & set(by_others.body)
+            and less + _ONCE * len(steps) < cost - 1e-9
+            # What comes between steps by chance tells no epochs.
+            and sum(found.epochs for found in fits) > _ENOUGH
+            and sum(found.wrong == 0 for found in fits) > _MOSTLY * len(fits)
+            and _unevenness(now, by_others) <= _REGULAR
+            and not any(_comes_at_random(rows, label) for label in set(by_others.body) - steps)
+        ):
+            shape, ignored = by_others, more
+    return _turned([leave_out(row, ignored) for row in rows], shape), ignored
+
+
+def _without_what_passes(rows: Sequence[Row], ignored: Ignored) -> tuple[Shape, Ignored, float]:
+    """Return the briefest shape, with labels left out that are said now and then, and its cost."""
+    shape, cost = _briefest([leave_out(row, ignored) for row in rows])
     paid = 0.0
     for _ in range(3):
-        now = [leave_out(row, dropped) for row in rows]
+        now = [leave_out(row, ignored) for row in rows]
         heard = Counter(label for row in now for label in row.labels[1:])
         better = None
         for label, count in heard.items():
-            if len(heard) == 1:
+            if len(heard) == 1 or label in ignored.again:
                 continue
-            without = [leave_out(row, dropped | {label}) for row in rows]
-            found, less = _briefest(without)
+            more = replace(ignored, labels=ignored.labels | {label})
+            found, less = _briefest([leave_out(row, more) for row in rows])
             each = _LEFT_OUT_EACH * count / len(rows)
             price = paid + (_AT_RANDOM if _comes_at_random(now, label) else _LEFT_OUT + each)
             if less + price < cost - 1e-9 and found.body:
-                better, cost = (found, label, price), less + price
+                better, cost = (found, more, price), less + price
         if better is None:
             break
-        shape, dropped, paid = better[0], dropped | {better[1]}, better[2]
-    return _turned([leave_out(row, dropped) for row in rows], shape), dropped
+        shape, ignored, paid = better
+    return shape, ignored, cost
+
+
+def _said_again(rows: Sequence[Row]) -> frozenset[str]:
+    """Return the labels that mostly come right after themselves."""
+    every, again = Counter[str](), Counter[str]()
+    for row in rows:
+        every.update(row.labels)
+        again.update(one for one, other in pairwise(row.labels) if one == other)
+    return frozenset(label for label, count in again.items() if count > _AGAIN * every[label])
 
 
 def _comes_at_random(rows: Sequence[Row], label: str) -> bool:
@@ -204,15 +300,15 @@ def _comes_at_random(rows: Sequence[Row], label: str) -> bool:
     return len(after) >= _ENOUGH and min(_spread(before), _spread(after)) > _IRREGULAR
 
 
-def leave_out(row: Row, labels: frozenset[str]) -> Row:
-    """Return a row in which stretches of these labels belong to the one before."""
-    if not labels:
+def leave_out(row: Row, ignored: Ignored) -> Row:
+    """Return a row in which stretches that nothing begins belong to the one before."""
+    begins = np.array(ignored.kept(row.labels))
+    if begins.size == len(row.labels):
         return row
-    kept = np.array([not place or label not in labels for place, label in enumerate(row.labels)])
-    begins = np.flatnonzero(kept)
     seconds = np.add.reduceat(row.seconds, begins)
     energy_j = np.add.reduceat(row.seconds * row.watts, begins)
-    return Row(
+    return replace(
+        row,
         labels=tuple(row.labels[place] for place in begins),
         seconds=seconds,
         watts=energy_j / np.maximum(seconds, 1e-9),
@@ -232,19 +328,39 @@ def _briefest(rows: Sequence[Row]) -> tuple[Shape, float]:
             if shape in tried:
                 continue
             tried.add(shape)
-            outside = (*shape.head[: shape.startup], *shape.tail)
-            cost = len(shape.body) + sum(
-                _ASTRAY if label in shape.body else 1.0 for label in outside
-            )
+            cost, part = _told_in(shape)
             for other, count in judges:
                 if cost >= least - 1e-9:
                     break
-                cost += parse(other, shape).cost * count / total
+                found = parse(other, shape)
+                broken_off = _BROKEN_OFF * (0 < part <= found.wrong)
+                cost += (found.cost + broken_off) * count / total
             if cost < least - 1e-9:
                 cost += _UNEVEN * _unevenness(rows, _turned(rows, shape))
             if cost < least - 1e-9:
                 best, least = shape, cost
     return best, least
+
+
+def _told_in(shape: Shape) -> tuple[float, int]:
+    """Return what it costs to say a shape, and how much of its body comes at once again.
+
+    Of a body that begins with the same again and again, such as epochs of which each third saves,
+    that is said once, and how often. One that is broken off at last is the body until there.
+    """
+    body = shape.body
+    least, again = float(len(body)), 0
+    # One mark again and again tells less: others may stand between them by chance.
+    for part in range(2, len(body) // 2 + 1):
+        times = 1
+        while body[part * times : part * (times + 1)] == body[:part]:
+            times += 1
+        if times > 1 and (told := 1.0 + len(body) - part * (times - 1)) < least:
+            least, again = told, part
+    broken = shape.broken_off
+    outside = (*shape.head[: shape.startup], *shape.tail[broken:])
+    told = least + bool(broken)
+    return told + sum(_ASTRAY if label in body else 1.0 for label in outside), again
 
 
 def _proposals(row: Row) -> Iterator[Shape]:
@@ -321,7 +437,7 @@ def _turned(rows: Sequence[Row], shape: Shape) -> Shape:
         )
         for values in (before, usual, over)
     )
-    if not resembles(first, again):
+    if not (resembles(first, again) or _ends_like_one(rows, shape, again)):
         return shape
     turned = shape.body[-1:] + shape.body[:-1]
     head = shape.head[:startup] + shape.body[:-1]
@@ -330,6 +446,32 @@ def _turned(rows: Sequence[Row], shape: Shape) -> Shape:
     if resembles(final, again):
         return shape
     return Shape(head=head, body=turned, tail=shape.body[-1:] + shape.tail)
+
+
+def _ends_like_one(rows: Sequence[Row], shape: Shape, again: tuple[float, float]) -> bool:
+    """Return whether most rows end what comes before epochs with one that nobody announced.
+
+    Its end draws what the end of an epoch does, and what is before that clearly does not.
+
+    Args:
+        again: Seconds and watts of the stretch that epochs end with.
+    """
+    told = []
+    for row in rows:
+        place = parse(row.labels, shape).places[shape.startup]
+        if place <= 0 or row.mean_w is None or not again[1] > 0:
+            continue
+        end_s = float(row.seconds[:place].sum())
+        begin_s, before_s = end_s - float(row.seconds[place - 1]), end_s - again[0]
+        if before_s - begin_s < _CLEARLY_BEFORE * again[0]:
+            told.append(False)
+            continue
+        before_w, inside_w = row.mean_w(np.array([begin_s, before_s, end_s])).tolist()
+        told.append(
+            abs(inside_w / again[1] - 1) <= _SAME_POWER
+            and abs(before_w / again[1] - 1) > _SIMILAR_POWER
+        )
+    return 2 * sum(told) > len(told)
 
 
 def resembles(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -379,11 +521,15 @@ def _unevenness(rows: Sequence[Row], shape: Shape) -> float:
     uneven, spreads = [], []
     for row in rows[:_JUDGES] if shape.body else ():
         found = parse(row.labels, shape)
-        inside = slice(shape.startup, shape.startup + len(shape.body) * found.epochs)
+        size = len(shape.body)
+        # An epoch that begins with the run holds its startup as well, however long that is: then
+        # the others have to be alike.
+        others = not shape.startup and found.epochs > 2
+        inside = slice(shape.startup + size * others, shape.startup + size * found.epochs)
         seconds = _stays(row, found)[0][inside]
         if found.epochs > 1 and not np.isnan(seconds).any():
-            uneven.append(not _even(seconds, len(shape.body)))
-            spreads.append(_spread(seconds.reshape(-1, len(shape.body)).sum(axis=1)))
+            spreads.append(_spread(seconds.reshape(-1, size).sum(axis=1)))
+            uneven.append(not _even(seconds, size) or (others and spreads[-1] > _IRREGULAR))
     if 2 * sum(uneven) > len(uneven):
         return np.inf
     return float(np.mean(spreads)) if spreads else 0.0
