@@ -301,6 +301,10 @@ class _Order:
         expected_s, cpus = _expected(backend, self.submission, now)
         shares = _shares(backend, partition)
         taken_cpus = self.submission.taken_cpus(nodes, cpus, shares)
+        place = backend.place_of(self.submission.demand(partition, cpus))
+        if self.submission.excludes_many(look.rooms.get(place)):
+            self.why = "--exclude leaves it too few of its nodes to be promised one: it begins now"
+            return None
         kind = self.kind = self.submission.kind(partition, taken_cpus)
         wait_s = max(model.wait_s(kind, now), expected_s)
         # Of an array that does not run all at once the last has to begin in time as well, and each
@@ -317,6 +321,7 @@ class _Order:
             limit_s=self.submission.limit_s,
             kind=kind,
             partition=partition or "",
+            place=place,
             cpus=taken_cpus,
             gpus=self.submission.gpus,
             nodes=self.submission.nodes,
@@ -329,7 +334,7 @@ class _Order:
                 return wait_s
             return max(
                 model.wait_s(job.kind, now, unknown_s=tag.wait_s),
-                look.backlog_s.get(job.partition.partition(",")[0], 0.0),
+                look.backlog_s.get(job.where, 0.0),
             )
 
         situation = Situation(
@@ -337,7 +342,8 @@ class _Order:
             signal=signal,
             wait_s=lambda *_: wait_s if trusted and self.experience.is_trusted else None,
             closed=look.closed,
-            taken=look.taken,
+            # Its own place among them, which nobody may have had before.
+            taken=backend.taken(look.now),
             loops=loops,
             herd=herd_of(look, loops, wait_of),
             profile=lambda _: self.profile,
@@ -474,23 +480,33 @@ def _in_library(name: str) -> PowerProfile | None:
 
 def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, list[LikeNodes]]:
     """Return the partition that a job is for, and its nodes; none where nobody says."""
+    from lowtide.acting.places import read_features
     from lowtide.acting.slurm import asked
     from lowtide.acting.submission import LikeNodes
-    from lowtide.slurm.fields import requested_gpus
+    from lowtide.slurm.fields import gpu_kinds, requested_gpus
 
     wanted = (named or "").partition(",")[0]
     found: list[LikeNodes] = []
     with suppress(OSError):
-        for line in asked(backend, "sinfo", "-h", "-e", "-o", "%P %t %D %c %m %G").splitlines():
-            name, state, *sizes = line.split(maxsplit=5)
+        for line in asked(backend, "sinfo", "-h", "-e", "-o", "%P %t %D %c %m %G %f").splitlines():
+            name, state, *sizes = line.split()
             if name.rstrip("*") != wanted and (wanted or name[-1:] != "*"):
                 continue
             wanted = name.rstrip("*")
             numbers = [float(each) for each in sizes[:3] if each.isdigit()]
             if len(numbers) == 3 and not state.startswith(_OF_NO_USE):
                 count, cpus, memory = numbers
-                gpus = requested_gpus(re.sub(r"\([^)]*\)", "", "".join(sizes[3:])))
-                found.append(LikeNodes(count=count, cpus=cpus, memory=memory * 2**20, gpus=gpus))
+                gres, features = (*sizes[3:5], "", "")[:2]
+                found.append(
+                    LikeNodes(
+                        count=count,
+                        cpus=cpus,
+                        memory=memory * 2**20,
+                        gpus=requested_gpus(re.sub(r"\([^)]*\)", "", gres)),
+                        gpu_kinds=gpu_kinds(gres),
+                        features=read_features(features),
+                    )
+                )
     return wanted or None, found
 
 
