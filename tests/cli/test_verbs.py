@@ -40,7 +40,7 @@ from support.nightly import IS_NIGHT
 from support.pushed import centre
 from support.recordings import sized_recording
 from support.studies import write_study
-from support.users import open_to_all, run_as
+from support.users import folder_for_all, open_to_all, run_as
 from support.watched import write_store
 
 VERBS = all_verbs()
@@ -224,9 +224,14 @@ HOMES = {
 
 
 @pytest.fixture(scope="module")
-def homeless(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, object]]]:
+def homeless() -> Iterator[list[tuple[str, dict[str, object]]]]:
     """How commands end for a user who has no home: what was run, and what it told."""
-    folder = open_to_all(tmp_path_factory.mktemp("homeless") / "open")
+    with folder_for_all() as common:
+        yield run_homeless(open_to_all(common / "open"))
+
+
+def run_homeless(folder: Path) -> list[tuple[str, dict[str, object]]]:
+    """Run commands in a folder for users who have no home; return how they ended."""
     fill(folder)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o777)
