@@ -40,7 +40,7 @@ from support.nightly import IS_NIGHT
 from support.pushed import centre
 from support.recordings import sized_recording
 from support.studies import write_study
-from support.users import folder_for_all, open_to_all, run_as
+from support.users import folder_for_all, lend_kernels, open_to_all, run_as
 from support.watched import write_store
 
 VERBS = all_verbs()
@@ -237,14 +237,8 @@ def run_homeless(folder: Path) -> list[tuple[str, dict[str, object]]]:
         path.chmod(0o777)
     closed = folder.parent / "closed"
     closed.mkdir(mode=0o700)
-    # What is compiled already, as a site would offer it; it is not what this is about.
-    kernels = folder.parent / "kernels"
-    known = next((each.path for each in compiled.folders() if each.path.is_dir()), None)
-    if known is not None:
-        # Another test may be writing there, and what it has not finished goes by another name.
-        kernels.mkdir()
-        for path in known.glob("*.kernel"):
-            shutil.copy(path, kernels)
+    # Compiling is not what this is about.
+    kernels = lend_kernels(folder.parent / "kernels")
     # Those that take long are tried once, those that take longest by night.
     left_out = () if IS_NIGHT else ("demo", "reproduce thesis", "warm")
     runs = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from lowtide.errors import InvalidInput
 from lowtide.slurm.fields import expand_nodes, gpu_kinds, read_text, requested_gpus
 
-# What `sinfo -h -e -o` is asked for.
+# What `sinfo --all -h -e -o` is asked for.
 COLUMNS = "%R %C %D %c %m %G %f %N"
 # How many CPUs are in use, free, of no use, and there at all.
 _COUNTS = re.compile(r"\d+/\d+/\d+/\d+")
@@ -156,7 +156,7 @@ class Places:
 
     @classmethod
     def read(cls, text: str, *, minds_memory: bool = False) -> Places:
-        """Read what `sinfo -h -e -o` says that was asked for `COLUMNS`.
+        """Read what sinfo says that was asked for `COLUMNS`.
 
         Args:
             minds_memory: Whether jobs have memory of their own.

@@ -275,7 +275,7 @@ class SlurmBackend:
                 self._off_s = told - (before + after) / 2
             self._asked = now
             self._places = Places.read(
-                self.client.tell("sinfo", "-h", "-e", "-o", COLUMNS),
+                self.client.tell("sinfo", "--all", "-h", "-e", "-o", COLUMNS),
                 minds_memory=self._site.shares.minds_memory,
             )
 
@@ -324,6 +324,10 @@ class SlurmBackend:
             flags = "Flags=FLEX,PURGE_COMP"
             self._do("scontrol", "create", "reservation", *when, *where, size, flags)
         self._update(job, f"ReservationName={name}")
+
+    def bring_back(self, number: str) -> None:
+        """Requeue a job that has ended, as long as Slurm remembers it; it keeps its comment."""
+        self._do("scontrol", "requeue", number)
 
     def release(self, job: Seen) -> None:
         """Let go of a job that is on hold."""

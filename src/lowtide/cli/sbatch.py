@@ -488,7 +488,8 @@ def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, li
     wanted = (named or "").partition(",")[0]
     found: list[LikeNodes] = []
     with suppress(OSError):
-        for line in asked(backend, "sinfo", "-h", "-e", "-o", "%P %t %D %c %m %G %f").splitlines():
+        told = asked(backend, "sinfo", "--all", "-h", "-e", "-o", "%P %t %D %c %m %G %f")
+        for line in told.splitlines():
             name, state, *sizes = line.split()
             if name.rstrip("*") != wanted and (wanted or name[-1:] != "*"):
                 continue
