@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from lowtide.signal import Signal
 
 _LONGEST_WAIT_S = 366 * 86_400.0
+# Who waits behind a job without a limit is said to start within years.
+_FOR_EVER_S = 90 * 86_400.0
 # What saving, and starting again, may take where no profile says it.
 _STOP_S, _STARTUP_S = 60.0, 300.0
 _EXPECTED = re.compile(r"to start at (\S+)(?: using (\d+) processors)?")
@@ -150,6 +152,10 @@ def sbatch(
         raise InvalidInput("a job that saves is started again: leave out --no-requeue or --saves")
     if checkpoint and not saves:
         raise InvalidInput("--checkpoint names what a job saves to: say that it does, with --saves")
+    if finish_by is None and "--finish-by" in {
+        word.partition("=")[0] for word in submission.arguments
+    }:
+        warn("--finish-by stands behind the script, which gets it: say it before, to be deferred")
     backend, journal = SlurmBackend(), Journal.of_user()
     forecast = forecaster(where, until=deadline)(now)
     order = _Order(
@@ -360,7 +366,9 @@ class _Order:
             self.why = f"{NO_FORECAST}; it begins now"
         if self.latest < now:
             self.why = "its deadline is too early to be promised: it begins now"
-            if math.isfinite(self.latest):
+            if wait_s >= _FOR_EVER_S:
+                self.why = "nobody foresees when the queue lets it start: it begins now"
+            elif math.isfinite(self.latest):
                 late = format_duration(now - self.latest)
                 self.why = f"its deadline is {late} too early to be promised: it begins now"
         begins = [move.at for move in verdict.moves if move.at is not None and move.at > now]
@@ -562,7 +570,8 @@ def _show(row: dict[str, Any], order: _Order, now: float) -> None:
         say(shlex.join(row["command"]))
     else:
         say(f"Submitted batch job {row['job_id']}")
-    parts = [f"begins {format_time(order.begin)}"] if order.begin > now + 1 else []
+    is_later = order.begin > max(now, order.tag.arrival) + 1
+    parts = [f"begins {format_time(order.begin)}"] if is_later else []
     parts.append(order.why)
     if order.promise is not None and order.promise.latest > now and order.deadline is not None:
         parts.append(
