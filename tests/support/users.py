@@ -42,8 +42,10 @@ def lend_kernels(folder: Path) -> Path:
     # Another test may be writing there, and what it has not finished goes by another name.
     for path in known.glob("*.kernel") if known is not None else ():
         shutil.copy(path, folder)
-    for path in (folder, *folder.iterdir()):
-        path.chmod(0o777)
+    # Where others may write nobody reads: what lies there is run.
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        path.chmod(0o644)
     return folder
 
 
