@@ -141,7 +141,8 @@ def crowded(rules: Sequence[str]) -> None:
     )
     name, signal = grid(120)
     print(f"{len(jobs)} jobs of a real cluster on {name}, misses of flexible ones")
-    print(f"{'CPUs (load), slack':22} {'margin':18} {'missed':>8} {'elsewhere':>10} {'carbon':>8}")
+    head = f"{'CPUs (load), slack':22} {'margin':18} {'missed':>8} {'elsewhere':>10} {'carbon':>8}"
+    print(f"{head} {'promised':>9} {'broken':>7}")
     for (cpus, slack_h), elsewhere in CROWDS.items():
         for rule in rules:
             settings = WaitStudy(cpus=cpus, slack_s=slack_h * HOUR_S, rule=rule)
@@ -150,7 +151,9 @@ def crowded(rules: Sequence[str]) -> None:
             where = f"{cpus} ({outcome.load:.0%}), {slack_h} h"
             missed = outcome.missed / outcome.jobs
             print(
-                f"{where:22} {rule:18} {missed:8.1%} {other:>10} {outcome.change:+8.1%}", flush=True
+                f"{where:22} {rule:18} {missed:8.1%} {other:>10} {outcome.change:+8.1%} "
+                f"{outcome.promised:9} {outcome.broken:7}",
+                flush=True,
             )
 
 

@@ -15,6 +15,7 @@ from support.needs import is_missing
 from support.nightly import IS_NIGHT, drawn
 from support.postgres import find_programs, running_postgres
 from support.slurm import HAS_CGROUPS, running_slurm
+from support.users import folder_for_all
 
 ROOT = Path(__file__).parents[1]
 
@@ -104,6 +105,13 @@ def server(postgres: str, request: pytest.FixtureRequest) -> Iterator[str]:
     yield postgres.rpartition("/")[0] + f"/{name}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def common() -> Iterator[Path]:
+    """A folder to which everybody may come."""
+    with folder_for_all() as folder:
+        yield folder
 
 
 @pytest.fixture

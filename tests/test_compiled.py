@@ -17,7 +17,7 @@ import pytest
 from lowtide import compiled
 from support.needs import is_missing
 from support.nightly import IS_NIGHT
-from support.users import open_to_all, run_as
+from support.users import run_as
 
 SOURCES = Path(compiled.__file__).parent
 
@@ -306,14 +306,13 @@ def test_processes_that_ask_at_once_are_told_the_same_folder(tmp_path, monkeypat
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_an_unprivileged_user_without_a_home_plans(tmp_path):
+def test_an_unprivileged_user_without_a_home_plans(common):
     """As a service would run it: no home, an install that cannot be written."""
-    folder = open_to_all(tmp_path / "open")
     words = ["plan", "--profile", "h200", "--deadline", "+12h", "--grid", "windy"]
-    done = run_as(65534, ["-m", "lowtide", *words], {"HOME": "/nonexistent"}, folder)
+    done = run_as(65534, ["-m", "lowtide", *words], {"HOME": "/nonexistent"}, common)
     assert done.returncode == 0, done.stderr
     assert "kept in" in done.stderr and "own" not in done.stderr
-    assert kernels(tmp_path / "open/lowtide-kernels-65534")
+    assert kernels(common / "lowtide-kernels-65534")
 
 
 def test_kernels_that_only_kernels_may_call_are_not_called_from_elsewhere():

@@ -17,10 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.acting.backend import PENDING, RUNNING, Seen
+from lowtide.acting.backend import PENDING
 from lowtide.acting.driver import Driver
-from lowtide.acting.judge import Rules
-from lowtide.acting.promise import NO_LOOPS
 from lowtide.acting.slurm import SlurmBackend
 from lowtide.acting.submission import Submission
 from lowtide.acting.tag import Tag, decode, encode, new_token
@@ -29,40 +27,29 @@ from lowtide.signal import Signal
 from support.commands import run
 from support.nightly import drawn
 from support.slurm import RunningSlurm, ask, running_slurm
+from support.slurm_jobs import (
+    EAGER,
+    PATIENCE_S,
+    counting_in,
+    driver,
+    members_of,
+    nothing_lost_nothing_doubled,
+    runs,
+    seen,
+    steps,
+    submitted,
+    wait_for,
+    waits_again,
+)
 
 pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
-PATIENCE_S = 60.0
 # How long Slurm keeps back what was requeued, so that nobody has to wait for two minutes here.
 EXPIRES_S = 8
 SETTINGS = f"""\
 AuthInfo=socket={{folder}}/munge.sock,cred_expire={EXPIRES_S}
 Prolog={{folder}}/prolog
 """
-COUNTS = """#!/bin/bash
-#SBATCH -t 1:00:00 --mem=50M
-exec python3 count.py
-"""
-# Writes down every step, in one write each, and how far it is when it is asked to save.
-COUNTING = """
-import os, signal, sys, time
-done = int(open("saved").read()) if os.path.exists("saved") else 0
-
-def save(*_):
-    open("saved.new", "w").write(str(done))
-    os.rename("saved.new", "saved")
-    sys.exit(75)
-
-signal.signal(signal.SIGUSR1, save)
-while not os.path.exists("enough"):
-    time.sleep(0.05)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    with open("steps", "a") as file:
-        print(done, file=file)
-    done += 1
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
-"""
-EAGER = Rules(settle_s=1.0, least_move_s=2.0, least_run_s=1.0, least_pause_s=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -84,94 +71,14 @@ def prolog(slurm: RunningSlurm, *lines: str) -> None:
 @pytest.fixture
 def here(frail, tmp_path, monkeypatch):
     """A folder with a script, from which Slurm can be asked."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in frail.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
-    Path("count.sh").write_text(COUNTS)
-    Path("count.py").write_text(COUNTING)
-    yield frail
-    (tmp_path / "enough").touch()
-    for number in ask(frail, "squeue", "-h", "-o", "%A").split():
-        ask(frail, "scancel", number)
-    wait_for(lambda: not ask(frail, "squeue", "-h"))
-
-
-def seen(number: str) -> Seen | None:
-    """Return a job as the backend shows it, None once it is gone."""
-    return {job.id: job for job in SlurmBackend().look().jobs}.get(number)
-
-
-def wait_for(is_so):
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        if found := is_so():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"it did not come to that: {SlurmBackend().look()}")
-
-
-def runs(number: str):
-    return lambda: (job := seen(number)) is not None and job.state == RUNNING and job
-
-
-def waits_again(number: str, restarts: int = 1):
-    return lambda: (
-        (job := seen(number)) is not None
-        and (job.state, job.restarts) == (PENDING, restarts)
-        and job
-    )
-
-
-def submitted(slurm, *, begin_s: float | None = None, **changes) -> tuple[str, Tag]:
-    """Submit the script that counts, with a tag as a test wants it; return number and tag."""
-    now = time.time()
-    tag = Tag(
-        token=new_token(),
-        deadline=now + 9000.0,
-        arrival=now,
-        run_s=1800.0,
-        stop_s=1.0,
-        wait_s=0.0,
-        interruptible=True,
-        begin=None if begin_s is None else now + begin_s,
-    )
-    tag = replace(tag, **changes)
-    submission = Submission.read(["count.sh"], {})
-    Path("wrapped.sh").write_text(submission.wrapped())
-    number = ask(slurm, *submission.command(tag, now=now, wrapped=Path("wrapped.sh")))
-    assert number, "it was not submitted"
-    return number, tag
-
-
-def driver(grid: Signal | None, **settings) -> Driver:
-    """Return a driver that knows nothing."""
-    return Driver(
-        backend=SlurmBackend(),
-        forecast=lambda _: grid,
-        **{
-            "waits": WaitModel(unknown_s=0.0),
-            "loops": NO_LOOPS,
-            "rules": EAGER,
-            **settings,
-        },
-    )
+    with counting_in(frail, tmp_path, monkeypatch):
+        yield frail
 
 
 def dirty(for_s: float) -> Signal:
     """A grid that is dirty from now on for a while, and clean after that."""
     count = int(for_s // 5)
     return Signal.from_values([900.0] * count + [100.0] * 3000, start=time.time() - 5.0, step_s=5.0)
-
-
-def steps() -> list[int]:
-    path = Path("steps")
-    return [int(each) for each in path.read_text().split()] if path.exists() else []
-
-
-def nothing_lost_nothing_doubled() -> bool:
-    done = steps()
-    return done == list(range(len(done)))
 
 
 def crash(slurm: RunningSlurm) -> None:
@@ -329,15 +236,28 @@ def is_keeper(pid: int) -> bool:
     return b"slurmstepd" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def members_of(slurm: RunningSlurm, number: str) -> list[int]:
-    """Return the processes of a job of this Slurm: others have numbers of their own."""
-    wanted = {f"SLURM_JOB_ID={number}".encode(), f"SLURM_CONF={slurm['SLURM_CONF']}".encode()}
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if wanted <= set(path.read_bytes().split(b"\0")):
-                found.append(int(path.parent.name))
-    return found
+def test_who_was_killed_before_it_could_be_requeued_is_brought_back(here, capsys):
+    number, tag = submitted(here)
+    wait_for(lambda: len(steps()) > 20)
+    # It is known from then on, and was asked to save.
+    assert run(capsys, "drive", "--once", "--grid", "windy").code == 0
+    backend, job = SlurmBackend(), seen(number)
+    backend.note(job, encode(replace(decode(job.comment)[0], asked=1, asked_at=time.time())))
+    Path("saved").write_text("3")
+    (wrapper,) = (
+        pid
+        for pid in members_of(here, number)
+        if b"slurm_script" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    os.kill(wrapper, signal.SIGKILL)
+    wait_for(lambda: seen(number) is None)
+    assert "failed" in ask(here, "scontrol", "show", "job", number).lower()
+    assert run(capsys, "drive", "--once", "--grid", "windy").code == 0
+    again = wait_for(lambda: seen(number))
+    assert decode(again.comment)[0].token == tag.token
+    ask(here, "scontrol", "update", f"JobId={number}", "StartTime=now")
+    # It goes on from what it had saved.
+    wait_for(lambda: steps().count(3) == 2)
 
 
 def test_what_slurm_itself_holds_is_let_go_once(here):

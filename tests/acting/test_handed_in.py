@@ -103,7 +103,7 @@ def test_nodes_that_are_reserved_for_others_are_seen_when_it_is_handed_in(tools,
     at = int(time.time()) + 9000
     course = f"ReservationName=x StartTime={at} EndTime={at + 60} Nodes=n[1-2] Flags=SPEC_NODES"
     tools("scontrol", f'[ "$3" != reservation ] || echo "{course}"')
-    tools("sinfo", 'case "$*" in *N*) echo "n1 main"; echo "n2 main";; esac')
+    tools("sinfo", 'echo "main 0/16/0/16 2 8 4000 (null) (null) n[1-2]"')
     assert "nodes are reserved" in handed_in(capsys)["why"]
 
 
@@ -225,3 +225,14 @@ def test_how_sure_it_is_is_said_and_what_it_comes_to_in_grams(tools, capsys):
     # Nobody promised anything to who is due at once.
     late = run(capsys, "sbatch", "--finish-by", "+1m", *WORDS[2:]).out
     assert json.loads(late)["promise"] is None
+
+
+def test_who_waits_behind_a_job_without_end_is_told_that_nobody_foresees_a_start(tools, capsys):
+    tools("sbatch", 'echo "sbatch: Job 5 to start at 2099-01-01T00:00:00 using 4 processors" >&2')
+    assert "nobody foresees" in handed_in(capsys)["why"]
+
+
+def test_what_stands_behind_the_script_is_the_scripts_and_that_is_said(tools, capsys):
+    answer = run(capsys, "sbatch", "--dry-run", "a.sh", "--finish-by", "+3h")
+    assert answer.out.splitlines()[0] == "sbatch --parsable a.sh --finish-by +3h"
+    assert "stands behind the script" in answer.err

@@ -12,13 +12,14 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lowtide.acting.backend import PENDING, RUNNING, Room, Seen
+from lowtide.acting.backend import PENDING, RUNNING, Seen
 from lowtide.acting.driver import Driver
 from lowtide.acting.herd import Herd, herd_of
 from lowtide.acting.judge import Situation, judge
+from lowtide.acting.places import Room
 from lowtide.acting.promise import NO_LOOPS, Loops, promise_of
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.waits import WaitModel
@@ -54,7 +55,7 @@ ORDERS = {
 }
 
 
-def submit(backend, signal, tag, size, work_s, *, herd=True, strangers_s=0.0):
+def submit(backend, signal, tag, size, work_s, *, herd=True, strangers_s=0.0, place="main"):
     """Hand a job in as sbatch does; return its number, None where it was told that it cannot be."""
     look = backend.look()
     seen = Seen(
@@ -62,6 +63,7 @@ def submit(backend, signal, tag, size, work_s, *, herd=True, strangers_s=0.0):
         state=PENDING,
         comment=encode(tag),
         partition="main",
+        place=place,
         cpus=size * CPUS,
         nodes=size,
     )
@@ -85,13 +87,30 @@ def submit(backend, signal, tag, size, work_s, *, herd=True, strangers_s=0.0):
     return backend.submit(SimulatedJob(seen=seen, work_s=work_s))
 
 
-def live(seed, *, herd=True, driven=0.5):
-    """Let three days pass; return jobs with their deadlines, how many waited and were refused."""
+def overlapping(source, nodes):
+    """Places that share some nodes, by no rule: partitions, and what features leave of them."""
+    names = [f"n{k}" for k in range(nodes)]
+    places = {"main": frozenset(names)}
+    for number in range(source.randint(1, 3)):
+        few = source.sample(names, source.randint(1, nodes))
+        places[f"p{number}"] = frozenset(few)
+    return places
+
+
+def live(seed, *, herd=True, driven=0.5, apart=False, blind=False):
+    """Let three days pass; return jobs with their deadlines, how many waited and were refused.
+
+    Args:
+        apart: Whether jobs have places that share some of their nodes.
+        blind: Whether nobody knows that they do.
+    """
     source = random.Random(seed)
-    nodes = source.choice([1, 1, 2, 3, 5])
+    nodes = source.choice([2, 3, 5] if apart else [1, 1, 2, 3, 5])
+    places = overlapping(source, nodes) if apart else {}
     strangers_s = source.choice([0.0, 1.0, 4.0]) * HOUR_S
     order = source.choice(list(ORDERS))
     backend = SharedNodes(clock=START, seed=seed, cpus=nodes * CPUS, order=ORDERS[order])
+    backend.places, backend.tells = places, not blind
     signal = grid(source)
     driver = Driver(
         backend=backend,
@@ -118,7 +137,8 @@ def live(seed, *, herd=True, driven=0.5):
         if left_s and source.random() < 0.5:
             takes_s = left_s * source.random()
             left_s -= takes_s
-            stranger = Seen(id="", state=PENDING, cpus=(nodes - largest + 1) * CPUS)
+            count = nodes - largest + 1
+            stranger = Seen(id="", state=PENDING, cpus=count * CPUS, nodes=count)
             backend.submit(SimulatedJob(seen=stranger, work_s=takes_s))
         run_s = (at_run if same else source.uniform(0.2, 8.0)) * HOUR_S
         slack_s = strangers_s + (at_slack if same else source.uniform(0.0, 40.0)) * HOUR_S
@@ -129,9 +149,11 @@ def live(seed, *, herd=True, driven=0.5):
             run_s=float(int(run_s) + 1),
             wait_s=strangers_s,
         )
-        size = source.randint(1, largest)
+        place = source.choice(sorted(places)) if apart else "main"
+        size = source.randint(1, min(largest, len(places.get(place, range(largest)))))
         works_s = int(run_s) * source.choice([1.0, source.random()])
-        made = submit(backend, signal, tag, size, works_s, herd=herd, strangers_s=strangers_s)
+        more = {"herd": herd, "strangers_s": strangers_s, "place": place}
+        made = submit(backend, signal, tag, size, works_s, **more)
         if made is None:
             refused += 1
             continue
@@ -150,6 +172,22 @@ def live(seed, *, herd=True, driven=0.5):
 def test_whoever_is_deferred_with_others_is_done_in_time(seed):
     late, *_ = live(seed)
     assert not late
+
+
+# A driver let one begin later, and had reckoned who is in its way for where it stood.
+@example(seed=2682)
+@settings(max_examples=drawn(60, 5000), deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_whoever_shares_a_part_of_his_nodes_is_done_in_time_as_well(seed):
+    late, *_ = live(seed, apart=True)
+    assert not late
+
+
+def test_who_knows_partitions_alone_would_be_late_where_they_share_nodes():
+    counts = [live(seed, apart=True, blind=True) for seed in range(60)]
+    assert sum(bool(late) for late, *_ in counts) > 5
+    counts = [live(seed, apart=True) for seed in range(30)]
+    assert sum(deferred for _, deferred, *_ in counts) > 40
 
 
 def test_without_looking_at_each_other_they_would_be_late():

@@ -1,4 +1,7 @@
-"""On a real Slurm with one node: jobs that want the same clean moment are all done in time."""
+"""On a real Slurm with one node: jobs that want the same clean moment are all done in time.
+
+The node is in two partitions, as at sites that have one for short jobs and one for long ones.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ RUN_S, SLEEPS_S, CLEAN_S, LATEST_S, PATIENCE_S = 60.0, 6.0, 100.0, 240.0, 240.0
 
 @pytest.fixture
 def one_node(tmp_path, monkeypatch):
-    with running_slurm(nodes=1) as environment:
+    with running_slurm(nodes=1, more="PartitionName=long Nodes=n1 MaxTime=INFINITE") as environment:
         monkeypatch.chdir(tmp_path)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -40,7 +43,7 @@ def one_node(tmp_path, monkeypatch):
         yield environment
 
 
-def test_four_jobs_that_want_the_same_moment_on_one_node_are_all_in_time(one_node):
+def test_four_jobs_of_two_partitions_that_want_the_same_moment_on_one_node_are_in_time(one_node):
     backend = SlurmBackend()
     loops = backend.look().loops
     start = time.time()
@@ -49,7 +52,7 @@ def test_four_jobs_that_want_the_same_moment_on_one_node_are_all_in_time(one_nod
     signal = Signal.from_values(values, start=start, step_s=2.0)
     deadline = start + loops.total_s + RUN_S + LATEST_S
     begins = {}
-    for name in "abcd":
+    for name, partition in zip("abcd", ("main", "long") * 2, strict=True):
         tag = Tag(
             token=new_token(),
             deadline=float(int(deadline)),
@@ -59,8 +62,9 @@ def test_four_jobs_that_want_the_same_moment_on_one_node_are_all_in_time(one_nod
             min_run_s=1.0,
         )
         look = backend.look()
-        submission = Submission.read(["t.sh", name], {})
-        seen = Seen(id="new", state=PENDING, partition="main", cpus=2.0, nodes=1.0)
+        submission = Submission.read(["-p", partition, "t.sh", name], {})
+        place = backend.place_of(submission.demand(None))
+        seen = Seen(id="new", state=PENDING, partition=partition, place=place, cpus=2.0, nodes=1.0)
         seen = replace(seen, comment=submission.command(tag, now=0.0)[2].partition("=")[2])
         situation = Situation(
             now=look.now,

@@ -319,6 +319,7 @@ def line(**said) -> str:
         "per_node": "N/A",
         "per_task": "N/A",
         "shares": "OK",
+        "features": "(null)",
         "restarts": "0",
         "priority": "1200",
         "comment": encode(TAG),
@@ -416,7 +417,7 @@ def test_who_keeps_most_nodes_of_a_partition_for_others_closes_it():
         f"ReservationName=lowtide_a {until} Nodes=n[1-9] Flags=FLEX\n"
         f"ReservationName=old StartTime=5 EndTime={at} Duration=x Nodes=n[1-9] Flags=\n"
     )
-    nodes = "".join(f"n{k} small\n" * (k < 5) + f"n{k} all\n" for k in range(1, 7))
+    nodes = "small 0/8/0/8 4 2 0 (null) (null) n[1-4]\nall 0/12/0/12 6 2 0 (null) (null) n[1-6]\n"
     look = SlurmBackend(client=Told(reserved=reserved, nodes=nodes)).look()
     assert (look.closed, look.taken) == ((), {"small": [(at, at + 60)]})
 
@@ -503,7 +504,9 @@ def test_who_stands_in_line_counts_at_every_look_and_at_no_cost():
     ]
     client = Told(*lines, nodes="main 4/6/3/13\nother 0/2/0/2\nidle 4/0/0/4\n")
     backlog_s = SlurmBackend(client=client).look().backlog_s
-    assert set(backlog_s) == {"main", "other"}
+    # Who may take either has a place of its own, which is that of the first.
+    assert set(backlog_s) == {"main", "other", "main,other"}
+    assert backlog_s["main,other"] == backlog_s["main"]
     assert backlog_s["main"] == pytest.approx((4 * 6600.0 + 4 * 7200.0 + 8 * 3600.0) / 10, abs=60.0)
     assert backlog_s["other"] == pytest.approx(8 * 3600.0 / 2)
     # Who may run for ever takes his CPUs out, and nothing besides.

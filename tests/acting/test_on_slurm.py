@@ -13,63 +13,44 @@ import pytest
 from lowtide.acting.backend import PENDING, RUNNING
 from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Rules
-from lowtide.acting.promise import NO_LOOPS
 from lowtide.acting.slurm import SlurmBackend
 from lowtide.acting.submission import Submission
 from lowtide.acting.tag import Tag, decode, new_token
-from lowtide.acting.waits import WaitModel
 from lowtide.errors import Refused, Unreachable
 from lowtide.signal import Signal
 from lowtide.slurm import SlurmClient
 from lowtide.units import parse_time
 from support.commands import run
 from support.faces import assert_keys_as_kept
+from support.nightly import drawn
 from support.slurm import ask
+from support.slurm_jobs import (
+    PATIENCE_S,
+    counting_in,
+    driver,
+    nothing_lost_nothing_doubled,
+    seen,
+    steps,
+    submitted,
+    wait_for,
+    waits_again,
+)
 
 pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
-PATIENCE_S = 60.0
+# How many jobs are to begin at a moment, one after another.
+MET = drawn(5, 10)
 # Clean from eight hours on, and by another forecast from fourteen, whatever the time of day.
 GRID, OTHER = ("--signal", "grid.csv"), ("--signal", "other.csv")
-COUNTS = """#!/bin/bash
-#SBATCH -t 1:00:00 --mem=50M
-exec python3 count.py
-"""
-# Writes down every step it does, and how far it is when it is asked to save.
-COUNTING = """
-import os, signal, sys, time
-done = int(open("saved").read()) if os.path.exists("saved") else 0
-
-def save(*_):
-    open("saved", "w").write(str(done))
-    sys.exit(75)
-
-signal.signal(signal.SIGUSR1, save)
-while not os.path.exists("enough"):
-    time.sleep(0.05)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    with open("steps", "a") as file:
-        print(done, file=file)
-    done += 1
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
-"""
 
 
 @pytest.fixture
 def here(slurm, tmp_path, monkeypatch):
     """A folder with a script, from which Slurm can be asked."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in slurm.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
-    Path("count.sh").write_text(COUNTS)
-    Path("count.py").write_text(COUNTING)
-    for words, dirty_h in ((GRID, 8), (OTHER, 14)):
-        Path(words[1]).write_text(clean_after(dirty_h))
-    yield slurm
-    monkeypatch.setenv("SLURM_CONF", slurm["SLURM_CONF"])
-    for job in SlurmBackend().look().jobs:
-        ask(slurm, "scancel", job.id)
+    with counting_in(slurm, tmp_path, monkeypatch):
+        for words, dirty_h in ((GRID, 8), (OTHER, 14)):
+            Path(words[1]).write_text(clean_after(dirty_h))
+        yield slurm
 
 
 def clean_after(dirty_h):
@@ -79,21 +60,6 @@ def clean_after(dirty_h):
         f"{(first + hour) * 3600:.0f},{900 if hour < dirty_h else 100 + hour}" for hour in range(60)
     )
     return "\n".join(["timestamp,carbon_intensity_g_per_kwh", *rows]) + "\n"
-
-
-def seen(number):
-    """Return a job as the backend shows it, None once it is gone."""
-    jobs = {job.id: job for job in SlurmBackend().look().jobs}
-    return jobs.get(number)
-
-
-def wait_for(is_so):
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        if found := is_so():
-            return found
-        time.sleep(0.2)
-    raise AssertionError("it did not come to that")
 
 
 def submit(capsys, *words):
@@ -217,6 +183,20 @@ def test_tasks_of_an_array_are_moved_together_and_one_by_one(here, capsys):
     assert seen(f"{number}_2").begin == alone.begin
 
 
+def test_who_wants_a_feature_waits_for_the_nodes_that_have_it(here, capsys):
+    words = ("--finish-by", "+30h", *GRID, "--no-check", "--json", "-C", "large", "count.sh")
+    ask(here, "scontrol", "update", "NodeName=n1", "AvailableFeatures=large")
+    number = submit(capsys, *words)["job_id"]
+    try:
+        look = SlurmBackend().look()
+        (place,) = [job.place for job in look.jobs if job.id == number]
+        assert (look.rooms[place].nodes, look.rooms[place].cpus) == ({"n1"}, 2.0)
+        assert look.rooms["main"].nodes == {"n1", "n2"}
+    finally:
+        ask(here, "scancel", number)
+        ask(here, "scontrol", "update", "NodeName=n1", "AvailableFeatures=")
+
+
 def test_who_is_not_there_is_unreachable_and_not_waited_for(here, monkeypatch, tmp_path):
     text = Path(here["SLURM_CONF"]).read_text()
     conf = tmp_path / "gone.conf"
@@ -236,35 +216,16 @@ def test_who_is_not_there_is_unreachable_and_not_waited_for(here, monkeypatch, t
 
 def test_it_stops_in_dirty_hours_and_goes_on_with_a_driver_that_dies_every_time(here, capsys):
     now = time.time()
-    submission = Submission.read(["count.sh"], {})
-    tag = Tag(
-        token=new_token(),
-        deadline=now + 9000.0,
-        arrival=now,
-        run_s=1800.0,
-        stop_s=1.0,
-        wait_s=0.0,
-        interruptible=True,
-    )
-    Path("wrapped.sh").write_text(submission.wrapped())
-    command = submission.command(tag, now=now, wrapped=Path("wrapped.sh"))
-    number = ask(here, *command)
-    wait_for(lambda: Path("steps").exists())
+    number, tag = submitted(here)
+    wait_for(steps)
     # It has begun when the grid turns dirty, for an hour.
     values = [900.0] * 360 + [100.0] * 1440
     grid = Signal.from_values(values, start=time.time() - 10.0, step_s=10.0)
 
     def turn():
         # It remembers nothing of the turn before.
-        Driver(
-            backend=SlurmBackend(),
-            forecast=lambda _: grid,
-            waits=WaitModel(unknown_s=0.0),
-            loops=NO_LOOPS,
-            rules=Rules(settle_s=1.0, least_move_s=5.0, least_run_s=1.0, least_pause_s=5.0),
-        ).turn()
-        job = seen(number)
-        return job if job is not None and (job.state, job.restarts) == (PENDING, 1) else None
+        driver(grid).turn()
+        return waits_again(number)()
 
     stopped = wait_for(turn)
     kept = decode(stopped.comment)[0]
@@ -273,12 +234,10 @@ def test_it_stops_in_dirty_hours_and_goes_on_with_a_driver_that_dies_every_time(
     done = int(Path("saved").read_text())
     # Its user wants it now, and gets it.
     ask(here, "scontrol", "update", f"JobId={number}", "StartTime=now")
-    wait_for(lambda: len(Path("steps").read_text().splitlines()) > done + 5)
+    wait_for(lambda: len(steps()) > done + 5)
     Path("enough").touch()
     wait_for(lambda: seen(number) is None)
-    steps = [int(each) for each in Path("steps").read_text().split()]
-    # Nothing was lost, and nothing done twice.
-    assert steps == list(range(len(steps)))
+    assert nothing_lost_nothing_doubled()
 
 
 def test_a_begin_told_by_a_clock_that_is_wrong_is_not_trusted(here, capsys):
@@ -344,10 +303,10 @@ def test_one_job_is_released_held_and_forgotten_by_a_word(here, capsys):
 
 
 def started_after_begin(here, turn=None) -> list[float]:
-    """Return how long after their begins ten jobs have started, each on its own, in order."""
+    """Return how long after their begins jobs have started, each on its own, in order."""
     Path("says.sh").write_text('#!/bin/sh\ndate +%s.%N > "started.$SLURM_JOB_ID"\n')
     waited = []
-    for _ in range(10):
+    for _ in range(MET):
         now = time.time()
         tag = Tag(token=new_token(), deadline=now + 9e4, arrival=now, run_s=60.0, begin=now + 1.6)
         submission = Submission.read(["--mem=50M", "-t", "5", "says.sh"], {})
@@ -366,16 +325,11 @@ def started_after_begin(here, turn=None) -> list[float]:
 
 def test_begins_are_met_within_two_seconds_with_a_driver_and_without(here):
     clean = Signal.from_values([100.0] * 900, start=time.time() - 60.0, step_s=60.0)
-    driver = Driver(
-        backend=SlurmBackend(),
-        forecast=lambda _: clean,
-        waits=WaitModel(unknown_s=0.0),
-        rules=Rules(settle_s=5.0),
-    )
-    alone, nudged = started_after_begin(here), started_after_begin(here, driver.turn)
-    print(f"begin to first line, n = 10, {os.getloadavg()[0]:.1f} programs want a CPU:")
+    nudging = driver(clean, rules=Rules(settle_s=5.0), loops=None)
+    alone, nudged = started_after_begin(here), started_after_begin(here, nudging.turn)
+    print(f"begin to first line, n = {MET}, {os.getloadavg()[0]:.1f} programs want a CPU:")
     for name, waited in (("alone", alone), ("nudged", nudged)):
-        print(f"{name:6} median {waited[4]:.1f} s, longest {waited[-1]:.1f} s")
+        print(f"{name:6} median {waited[MET // 2]:.1f} s, longest {waited[-1]:.1f} s")
     # Its loops are of two seconds; whoever has more to do than CPUs is given as long again.
     room_s = 2.0 * max(os.getloadavg()[0] / os.cpu_count(), 1.0)
-    assert max(alone[4], nudged[4]) <= room_s
+    assert max(alone[MET // 2], nudged[MET // 2]) <= room_s

@@ -30,10 +30,10 @@ WAITED_S = 20.0
 
 
 def test_an_operator_defers_boosts_stops_and_resumes_the_job_of_a_plain_user(
-    tmp_path: Path,
+    common: Path,
 ) -> None:
-    home = open_to_all(tmp_path / "home")
-    store = open_to_all(tmp_path / "watched") / "store.sqlite"
+    home = open_to_all(common / "home")
+    store = open_to_all(common / "watched") / "store.sqlite"
     (home / "train.sh").write_text(SCRIPT.format(limit="2 --signal=B:USR1@5"))
     (home / "count.py").write_text(COUNTING.format(steps=STEPS))
     more = "AuthInfo=socket={folder}/munge.sock,cred_expire=8"
@@ -45,7 +45,7 @@ def test_an_operator_defers_boosts_stops_and_resumes_the_job_of_a_plain_user(
         with beside(watch, env=environment, stdout=subprocess.DEVNULL):
             until(store.exists)
             user = User(home, slurm, store)
-            service = User(open_to_all(tmp_path / "service"), slurm, store, SERVICE)
+            service = User(open_to_all(common / "service"), slurm, store, SERVICE)
             user.learns(at_once=1)
             found, clean = carry_it_out(user, service, slurm)
     assert (found["outcome"], found["in_time"], found["starts"]) == ("completed", True, 2)

@@ -15,8 +15,6 @@ import pytest
 
 from lowtide.acting.backend import PENDING, RUNNING, Seen
 from lowtide.acting.driver import Driver
-from lowtide.acting.judge import Rules
-from lowtide.acting.promise import NO_LOOPS
 from lowtide.acting.slurm import SlurmBackend
 from lowtide.acting.submission import Submission
 from lowtide.acting.table import write_table
@@ -24,11 +22,20 @@ from lowtide.acting.tag import Tag, decode, encode, new_token
 from lowtide.acting.waits import WaitModel
 from lowtide.signal import Signal
 from support.slurm import RunningSlurm, ask, running_slurm
+from support.slurm_jobs import (
+    PATIENCE_S,
+    counting_in,
+    driver,
+    seen,
+    steps,
+    submitted,
+    wait_for,
+    waits_again,
+)
 
 pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
 LUA = (Path(__file__).parents[2] / "deploy" / "slurm" / "job_submit.lua").read_text()
-PATIENCE_S = 60.0
 # Long enough for who leaves to see whether the controller has kept that.
 SETTINGS = """\
 AuthInfo=socket={folder}/munge.sock,cred_expire=8
@@ -37,7 +44,6 @@ MaxArraySize=10001
 MaxJobCount=20000
 JobSubmitPlugins=lua
 """
-EAGER = Rules(settle_s=1.0, least_move_s=2.0, least_run_s=1.0, least_pause_s=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -55,29 +61,9 @@ def site(table: Path) -> Iterator[RunningSlurm]:
 
 @pytest.fixture
 def here(site, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, value in site.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
-    Path("short.sh").write_text("#!/bin/sh\nsleep 1\n")
-    yield site
-    (tmp_path / "enough").touch()
-    ask(site, "scancel", "--user", "root", "--state", "PENDING")
-    ask(site, "scancel", "--user", "root")
-    wait_for(lambda: not ask(site, "squeue", "-h"))
-
-
-def wait_for(is_so):
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        if found := is_so():
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"it did not come to that: {SlurmBackend().look().jobs[:5]}")
-
-
-def seen(number: str) -> Seen | None:
-    return {job.id: job for job in SlurmBackend().look().jobs}.get(number)
+    with counting_in(site, tmp_path, monkeypatch):
+        Path("short.sh").write_text("#!/bin/sh\nsleep 1\n")
+        yield site
 
 
 def clean_from(seconds: float) -> Signal:
@@ -85,16 +71,6 @@ def clean_from(seconds: float) -> Signal:
     dirty = int(seconds // 60)
     values = [900.0] * dirty + [100.0] * (4 * 1440)
     return Signal.from_values(values, start=time.time() - 30.0, step_s=60.0)
-
-
-def driver(grid: Signal) -> Driver:
-    return Driver(
-        backend=SlurmBackend(),
-        forecast=lambda _: grid,
-        waits=WaitModel(unknown_s=0.0),
-        loops=NO_LOOPS,
-        rules=EAGER,
-    )
 
 
 def sbatch(site, comment: str, *more: str) -> Seen | None:
@@ -165,77 +141,35 @@ def test_five_thousand_tasks_of_an_array_take_one_look_and_one_move(here):
     assert decode(seen(f"{number}_8").comment)[0].users_own
 
 
-COUNTING = """
-import os, signal, subprocess, sys, time
-done = int(open("saved").read()) if os.path.exists("saved") else 0
-
-def save(*_):
-    open("saved.new", "w").write(str(done))
-    os.rename("saved.new", "saved")
-    if "--requeues" not in sys.argv:
-        sys.exit(75)
-    # As PyTorch Lightning does: it requeues its own job, and goes on until it is killed.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    subprocess.call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
-
-signal.signal(signal.SIGUSR1, save)
-while not os.path.exists("enough"):
-    time.sleep(0.05)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    with open("steps", "a") as file:
-        print(done, file=file)
-    done += 1
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
-"""
-
-
 def counting(site, *words: str) -> str:
     """Submit a program that counts; return its number once it does."""
-    now = time.time()
-    tag = Tag(
-        token=new_token(),
-        deadline=now + 9000.0,
-        arrival=now,
-        run_s=1800.0,
-        stop_s=1.0,
-        wait_s=0.0,
-        interruptible=True,
-    )
-    Path("count.py").write_text(COUNTING)
-    Path("count.sh").write_text(f"#!/bin/bash\nexec python3 count.py {' '.join(words)}\n")
-    submission = Submission.read(["-t", "60", "--mem=50M", "count.sh"], {})
-    Path("wrapped.sh").write_text(submission.wrapped())
-    number = ask(site, *submission.command(tag, now=now, wrapped=Path("wrapped.sh")))
+    number, _ = submitted(site, *words)
     wait_for(lambda: len(steps()) > 20)
     return number
-
-
-def steps() -> list[int]:
-    path = Path("steps")
-    return [int(each) for each in path.read_text().split()] if path.exists() else []
 
 
 def stop(number: str, again_s: float) -> None:
     """Ask a job to stop, as the driver does it."""
     backend, job = SlurmBackend(), seen(number)
     tag, text = decode(job.comment)
-    backend.note(job, encode(replace(tag, begin=time.time() + again_s), text))
+    told = replace(tag, begin=time.time() + again_s, asked=1, asked_at=time.time())
+    backend.note(job, encode(told, text))
     backend.stop(job)
 
 
-def waits_again(number: str):
-    return lambda: (job := seen(number)) and job.state == PENDING and job.restarts and job
+def goes_on(site, number: str, *, more: int = 0) -> None:
+    """Let a job begin again; see that it goes on where it was, and nothing was done twice.
 
-
-def goes_on(site, number: str) -> None:
-    """Let a job begin again; see that it goes on where it was, and nothing was done twice."""
-    done = len(steps())
-    assert int(Path("saved").read_text()) == done
+    Args:
+        more: How many steps it may have done since it saved.
+    """
+    done, saved = len(steps()), int(Path("saved").read_text())
+    assert 0 <= done - saved <= more
     # Told while its node is not free yet, Slurm would keep it back for its own delay.
     wait_for(lambda: not ask(site, "squeue", "-h", "-t", "CG"))
     ask(site, "scontrol", "update", f"JobId={number}", "StartTime=now")
     wait_for(lambda: len(steps()) > done)
-    assert steps() == list(range(len(steps())))
+    assert steps() == [*range(done), *range(saved, saved + len(steps()) - done)]
 
 
 def test_a_requeue_that_the_controller_forgets_loses_no_job(here):
@@ -261,7 +195,8 @@ def test_a_program_that_requeues_itself_and_runs_on_is_ended_and_begins_as_plann
     job = wait_for(waits_again(number))
     assert job.begin == pytest.approx(time.time() + 3000.0, abs=PATIENCE_S)
     assert decode(job.comment)[0].progress_s > 0
-    goes_on(here, number)
+    # Slurm kills what a job runs one by one, who waits for a program after that.
+    goes_on(here, number, more=1)
 
 
 SUBMITTED = """

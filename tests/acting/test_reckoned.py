@@ -15,6 +15,7 @@ from lowtide.acting.journal import Journal
 from lowtide.acting.reckoning import Reckoning, replay
 from lowtide.acting.settling import Settler
 from lowtide.acting.tag import Tag, encode
+from lowtide.errors import Refused
 from lowtide.monitor.snapshot import JobFacts
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Stretch
@@ -114,7 +115,14 @@ def store(tmp_path):
 
 
 def settle(
-    journal, store, job: BookPage, *facts, now=START + 10 * HOUR_S, signal=GRID, accounts=False
+    journal,
+    store,
+    job: BookPage,
+    *facts,
+    now=START + 10 * HOUR_S,
+    signal=GRID,
+    accounts=False,
+    rescue=None,
 ) -> BookPage:
     journal.book.put(job)
     settler = Settler(
@@ -124,6 +132,7 @@ def settle(
         journal=journal,
         store=store,
         signal=signal,
+        rescue=rescue,
     )
     (found,) = settler.settle([job], now=now)
     return found
@@ -382,3 +391,36 @@ def test_two_drivers_are_told_of_each_other(journal):
     blocked = Journal(folder=journal.folder / "driver" / "below")
     with blocked.claim() as alone:
         assert alone
+
+
+SAVES = Tag(token="t1", deadline=9e9, arrival=START, run_s=9e3, interruptible=True)
+
+
+@pytest.mark.parametrize(
+    ("tag", "said", "is_back"),
+    [
+        # It had saved and left, and the controller had forgotten its requeue.
+        (SAVES, {"exit_code": 75}, True),
+        (replace(SAVES, asked=1), {"exit_code": 75, "ended": START + 20.0}, True),
+        # It waited for the controller until it was killed for that.
+        (replace(SAVES, asked=1), {"exit_code": 137}, True),
+        # These have ended by themselves, or by their user's hand.
+        (SAVES, {"exit_code": 75, "ended": START + 20.0}, False),
+        (SAVES, {"exit_code": 137}, False),
+        (replace(SAVES, asked=1), {"exit_code": 1}, False),
+        (replace(SAVES, asked=1), {"exit_code": 75, "state": "cancelled"}, False),
+        (replace(SAVES, interruptible=False), {"exit_code": 75}, False),
+    ],
+)
+def test_who_has_saved_and_was_taken_for_failed_is_brought_back(journal, store, tag, said, is_back):
+    facts = replace(told(state="failed", comment=encode(tag)), **said)
+    asked = []
+    found = settle(journal, store, page(journal), facts, rescue=asked.append)
+    assert (asked, found.is_over) == (["7"] if is_back else [], not is_back)
+    # Who only looks brings nobody back.
+    assert settle(journal, store, page(journal), facts).is_over
+
+    def forgotten(_):
+        raise Refused("Invalid job id specified")
+
+    assert settle(journal, store, page(journal), facts, rescue=forgotten).is_over

@@ -25,10 +25,10 @@ TURNS_S = (12, 14, 14, 14, 14, 14, 14, 14, 300)
 
 
 def test_a_learned_program_is_deferred_stopped_resumed_and_reckoned_for_a_plain_user(
-    tmp_path: Path,
+    common: Path,
 ) -> None:
-    home = open_to_all(tmp_path / "home")
-    store = open_to_all(tmp_path / "watched") / "store.sqlite"
+    home = open_to_all(common / "home")
+    store = open_to_all(common / "watched") / "store.sqlite"
     (home / "train.sh").write_text(SCRIPT.format(limit=10))
     (home / "count.py").write_text(COUNTING.format(steps=STEPS))
     more = f"AuthInfo=socket={{folder}}/munge.sock,cred_expire={EXPIRES_S}"

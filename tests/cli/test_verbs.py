@@ -40,7 +40,7 @@ from support.nightly import IS_NIGHT
 from support.pushed import centre
 from support.recordings import sized_recording
 from support.studies import write_study
-from support.users import open_to_all, run_as
+from support.users import folder_for_all, lend_kernels, open_to_all, run_as
 from support.watched import write_store
 
 VERBS = all_verbs()
@@ -224,22 +224,21 @@ HOMES = {
 
 
 @pytest.fixture(scope="module")
-def homeless(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, object]]]:
+def homeless() -> Iterator[list[tuple[str, dict[str, object]]]]:
     """How commands end for a user who has no home: what was run, and what it told."""
-    folder = open_to_all(tmp_path_factory.mktemp("homeless") / "open")
+    with folder_for_all() as common:
+        yield run_homeless(open_to_all(common / "open"))
+
+
+def run_homeless(folder: Path) -> list[tuple[str, dict[str, object]]]:
+    """Run commands in a folder for users who have no home; return how they ended."""
     fill(folder)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o777)
     closed = folder.parent / "closed"
     closed.mkdir(mode=0o700)
-    # What is compiled already, as a site would offer it; it is not what this is about.
-    kernels = folder.parent / "kernels"
-    known = next((each.path for each in compiled.folders() if each.path.is_dir()), None)
-    if known is not None:
-        # Another test may be writing there, and what it has not finished goes by another name.
-        kernels.mkdir()
-        for path in known.glob("*.kernel"):
-            shutil.copy(path, kernels)
+    # Compiling is not what this is about.
+    kernels = lend_kernels(folder.parent / "kernels")
     # Those that take long are tried once, those that take longest by night.
     left_out = () if IS_NIGHT else ("demo", "reproduce thesis", "warm")
     runs = []

@@ -12,6 +12,7 @@ import pytest
 from lowtide.acting.tag import decode
 from lowtide.formats.recording_writer import RecordingWriter
 from support.commands import run
+from support.users import run_as
 
 # Stand in for Slurm: an empty queue, and a controller that takes every job.
 PROGRAMS = {
@@ -177,3 +178,25 @@ def test_a_program_that_waits_is_refused_what_it_cannot_have_before_it_does(
     # Whoever gives up waiting finds the folder as it was.
     assert run(capsys, "run", "-o", "other", "--", "touch", "ran").code == 130
     assert not Path("other").exists()
+
+
+def test_who_may_not_look_at_folders_of_his_own_is_told_what_he_asks(common: Path) -> None:
+    """As with a home that a site has closed: nothing can be read there, nor written."""
+    (common / "closed").mkdir(mode=0o700)
+    programs = common / "bin"
+    programs.mkdir(mode=0o755)
+    for name, script in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    environment = {
+        "LOWTIDE_ACTING": str(common / "closed" / "acting"),
+        "PATH": f"{programs}:/usr/bin:/bin",
+    }
+    for words, code, told in (
+        (("queue", "--json"), 0, '"jobs"'),
+        (("drive", "--once", "--grid", "windy"), 0, "is not kept"),
+        (("drive", "--once", "--signal", "closed/grid.csv"), 2, "closed/grid.csv"),
+    ):
+        done = run_as(65534, ["-m", "lowtide", *words], environment, common)
+        said = done.stdout + done.stderr
+        assert (done.returncode, told in said, "lowtide's own" in said) == (code, True, False), said

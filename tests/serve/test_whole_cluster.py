@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -32,7 +31,7 @@ from support.needs import is_missing
 from support.networks import free_port
 from support.prometheus import missing_programs, running_prometheus
 from support.slurm import ask
-from support.users import open_to_all, run_as
+from support.users import folder_for_all, open_to_all, run_as
 
 pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 CLUSTER = "test"
@@ -263,9 +262,7 @@ def cluster(
             named = ["unshare", "--uts", "sh", "-c", f'hostname {node} && exec "$@"', "sh", *watch]
             stack.enter_context(beside(named, slurm, tmp_path / f"{node}.log"))
         people = {}
-        # Not among pytest's own folders, which each of its sessions closes to others.
-        homes = open_to_all(Path(tempfile.mkdtemp(prefix="people-")))
-        stack.callback(shutil.rmtree, homes, ignore_errors=True)
+        homes = stack.enter_context(folder_for_all())
         for name in PEOPLE:
             people[name] = Person(name, open_to_all(homes / name), url, socket)
 

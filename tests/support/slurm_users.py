@@ -17,7 +17,7 @@ from typing import Any
 from lowtide.units import format_iso
 from support.needs import is_missing
 from support.slurm import RunningSlurm
-from support.users import open_to_all
+from support.users import lend_kernels, open_to_all
 
 NOBODY = 65534
 SCRIPT = """#!/bin/bash
@@ -91,6 +91,8 @@ class User:
             "TMPDIR": str(folder),
             "SLURM_CONF": slurm["SLURM_CONF"],
             "LOWTIDE_STORE": str(store),
+            # To compile takes longer than a grid of seconds lasts.
+            "LOWTIDE_CACHE": str(lend_kernels(store.parent / "kernels")),
             "LOWTIDE_ACTING": str(folder / "acting"),
             "LOWTIDE_PROFILES": str(folder / "library"),
         }

@@ -75,12 +75,16 @@ class StudyOutcome:
     Attributes:
         jobs: How many there were.
         missed: How many were done too late.
+        promised: How many could be promised to be in time, when they came or later.
+        broken: How many of these were done too late.
         change: By what share more was emitted than at once without any queue; below 0 is saved.
         load: Which share of all CPUs was in use until the last job came.
     """
 
     jobs: int
     missed: int
+    promised: int
+    broken: int
     change: float
     load: float
 
@@ -140,6 +144,7 @@ class _Line:
         self.waiting_cpu_s = 0.0
         self.promised: set[int] = set()
         self.said: dict[str, tuple[float, float]] = {}
+        self.boosted_at = -math.inf
 
     def run(self) -> StudyOutcome:
         coming = [(job.arrival, number) for number, job in enumerate(self.jobs)]
@@ -165,12 +170,14 @@ class _Line:
                 self._forget(now)
                 for number in list(self.deferred):
                     self._decide(number, now)
-                self._boost(now)
             turn = now + _TURN_S if turn <= now else turn
             for number, begin in list(self.deferred.items()):
                 if begin <= now:
                     del self.deferred[number]
                     self._enter(number, now)
+            if now - self.boosted_at >= self.settings.loops.pass_s:
+                self.boosted_at = now
+                self._boost(now)
             self._start(now)
         return self._outcome()
 
@@ -194,10 +201,11 @@ class _Line:
         moved = False
         for place, (first, age, number) in enumerate(self.queue):
             job = self.jobs[number]
+            if first or not job.flexible:
+                continue
             wait_s = self._wait_s(number, now)
             fair = job.arrival + (0.0 if number in self.promised else wait_s)
-            late = now >= max(self._deadline(job) - job.length_s - wait_s, fair)
-            if job.flexible and not first and late:
+            if now >= max(self._deadline(job) - job.length_s - wait_s, fair):
                 self.queue[place] = (-1.0, age, number)
                 moved = True
         if moved:
@@ -293,11 +301,12 @@ class _Line:
 
     def _outcome(self) -> StudyOutcome:
         willing = [number for number, job in enumerate(self.jobs) if job.flexible]
-        missed = sum(
-            self.started[number] + self.jobs[number].length_s
-            > self._deadline(self.jobs[number]) + 1.0
+        missed = {
+            number
             for number in willing
-        )
+            if self.started[number] + self.jobs[number].length_s
+            > self._deadline(self.jobs[number]) + 1.0
+        }
         lengths = np.array([self.jobs[number].length_s for number in willing])
 
         def emitted(starts: Sequence[float]) -> float:
@@ -313,7 +322,9 @@ class _Line:
         )
         return StudyOutcome(
             jobs=len(willing),
-            missed=missed,
+            missed=len(missed),
+            promised=len(self.promised),
+            broken=len(missed & self.promised),
             change=came / once - 1.0,
             load=used / (last * self.settings.cpus),
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lowtide.acting.places import Room
 from lowtide.acting.promise import Loops
 from lowtide.acting.waits import Wait
 
@@ -35,6 +35,7 @@ class Seen:
         reserved: From when on nodes are kept free for it alone.
         kind: The class that it waits with.
         partition: Where it is to run.
+        place: On which nodes it may, by which `Look.rooms` has them; empty for its partition.
         cpus: CPUs that it asks for.
         gpus: GPUs that it asks for.
         nodes: How many nodes it takes.
@@ -59,6 +60,7 @@ class Seen:
     reserved: float | None = None
     kind: str = "-/1"
     partition: str = ""
+    place: str = ""
     cpus: float | None = None
     gpus: float | None = None
     nodes: float | None = None
@@ -66,44 +68,10 @@ class Seen:
     name: str = ""
     user: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What there is of a partition.
-
-    Attributes:
-        cpus: CPUs that are in use or free.
-        gpus: GPUs of it; 0 where nobody says.
-        node_cpus: CPUs of its largest node; 0 where nobody says.
-        cpu_memory: Bytes of memory for each CPU, where that is least; infinite where jobs may share
-            it as they like.
-    """
-
-    cpus: float
-    gpus: float = 0.0
-    node_cpus: float = 0.0
-    cpu_memory: float = math.inf
-
-    def taken_cpus(
-        self, cpus: float | None, *, nodes: float | None, memory: float, whole: bool
-    ) -> float:
-        """Return how many CPUs a job keeps from others: who has a node for itself keeps all of it.
-
-        So does who has all of its memory, and half of that keeps half of the CPUs.
-
-        Args:
-            cpus: What it asks for, or has.
-            memory: Bytes, over all nodes.
-            whole: Whether it shares its nodes with nobody.
-
-        >>> room = Room(128, node_cpus=32, cpu_memory=4e9)
-        >>> room.taken_cpus(1, nodes=2, memory=0, whole=True)
-        64
-        >>> room.taken_cpus(1, nodes=1, memory=64e9, whole=False)
-        16.0
-        """
-        alone = self.node_cpus * max(nodes or 1, 1) if whole else 0.0
-        return max(cpus or 1.0, alone, memory / self.cpu_memory)
+    @property
+    def where(self) -> str:
+        """Where it may run: its place, or of its partitions the first."""
+        return self.place or self.partition.partition(",")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +83,14 @@ class Look:
         waits: How long jobs waited, all that can be seen.
         now: What time it is by the backend's clock.
         closed: When nothing is started, from when to when: maintenance that is announced.
-        taken: Of each partition, when most of its nodes are reserved for others.
+        taken: Of each place, when most of its nodes are reserved for others.
         others: Jobs without a tag, where somebody wants to know of them.
         loops: What the backend's own loops take; None where it does not say.
         busy: Of each partition, until when what runs may go on and how many CPUs it holds.
-        backlog_s: Of each partition with jobs in line, how long its CPUs take for all of them and
-            for what runs, by their limits; those with a tag are none of them.
+        backlog_s: Of each place with jobs in line, how long its CPUs take for all of them and for
+            what runs, by their limits; those with a tag are none of them.
         ahead: Jobs of others that are to begin later, and those of others that carry a tag.
-        rooms: What there is of each partition, where that is known.
+        rooms: What there is of each place where jobs may run, where that is known.
     """
 
     jobs: Sequence[Seen]

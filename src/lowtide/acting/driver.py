@@ -61,7 +61,7 @@ class Turn:
         reached: Whether the backend answered: without that nothing is known of any job.
         signal: What was expected of the grid.
         loops: What the scheduler's loops take.
-        backlog_s: Of partitions with jobs in line, how long these take.
+        backlog_s: Of places with jobs in line, how long these take.
         is_whole: Whether all was tried: what it saw may have become too old for that.
     """
 
@@ -261,5 +261,4 @@ class Driver:
         if not trusted:
             return None
         wait_s = self.waits.wait_s(seen.kind, now, unknown_s=tag.wait_s)
-        # Of several partitions the first counts, as everywhere else.
-        return max(wait_s, look.backlog_s.get(seen.partition.partition(",")[0], 0.0))
+        return max(wait_s, look.backlog_s.get(seen.where, 0.0))

@@ -1,13 +1,14 @@
-"""Jobs that wait for the same clean hours: what they take of a partition before another may start.
+"""Jobs that wait for the same clean hours: what they take of their nodes before another may start.
 
 Each alone would begin at the cleanest moment, and be told the same queue as if nobody else did. So
 whoever waits is told to wait for those as well that begin before it has to have started: what is
-left of them at its begin, if the CPUs of the partition work them off in the order of their begins,
-and all that begin while it stands in line, whoever of them goes first. And nobody is given a begin
-by which a promise that another was given before could not be kept.
+left of them at its begin, if the CPUs of its place work them off in the order of their begins, and
+all that begin while it stands in line, whoever of them goes first. And nobody is given a begin by
+which a promise that another was given before could not be kept. A job is in the way of all who may
+have one of its nodes, with all of its work: nobody knows on which of its nodes it will run.
 
 All follows from one look, so that everybody who asks gets the same answer. Jobs are laid on the
-partition's CPUs, and GPUs, without gaps.
+place's CPUs, and GPUs, without gaps.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide.acting.backend import PENDING, RUNNING, Look, Room, Seen
+from lowtide.acting.backend import PENDING, RUNNING, Look, Seen
+from lowtide.acting.places import Room, meetings
 from lowtide.acting.promise import Loops, Promise, promise_of
 from lowtide.acting.tag import Tag, decode
 
@@ -27,7 +29,7 @@ from lowtide.acting.tag import Tag, decode
 # turns that come late, wherever one job is laid behind another.
 _STEPS, _OFF_S, _SPARE_S = 40, 1.0, 120.0
 _HOUR_S = 3600.0
-# Of more than so many in a partition all count, whenever they begin.
+# Of more than so many in a place all count, whenever they begin.
 _MANY = 500
 # Later than any deadline, and no infinity: with those nothing can be reckoned.
 _NEVER = 1e11
@@ -36,7 +38,7 @@ _Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one job is going to take of its partition.
+    """What one job is going to take of a place.
 
     Attributes:
         id: Which job it is.
@@ -64,9 +66,17 @@ class Claim:
     price: float = 1.0
     waits_s: float = _NEVER
 
+    def beside(self, room: Room) -> Claim:
+        """Return what it may take of a place that is not its own: there it is promised nothing."""
+        have = (room.cpus, room.gpus)
+        share = [min(have[k] / self.size[k], 1.0) if self.size[k] else 1.0 for k in (0, 1)]
+        work = (self.work[0] * share[0], self.work[1] * share[1])
+        size = (self.size[0] * share[0], self.size[1] * share[1])
+        return replace(self, work=work, size=size, latest=-math.inf)
 
-class _Partition:
-    """The claims on one partition as columns, and how fast it works them off."""
+
+class _Place:
+    """The claims on one place as columns, and how fast it works them off."""
 
     def __init__(self, claims: Sequence[Claim], room: Room) -> None:
         self.claims, self.room = claims, room
@@ -87,12 +97,8 @@ class _Partition:
         self._waits: _Numbers | None = None
 
     def own_s(self, number: int) -> float:
-        """Return how long the partition takes for one job."""
+        """Return how long the place takes for one job."""
         return float(min(each[number] for each in self._work_s if each.any()))
-
-    def with_claim(self, claim: Claim) -> _Partition:
-        """Return the partition with one job more: that is the last."""
-        return _Partition([*self.claims, claim], self.room)
 
     def settle(self, number: int, at: float) -> None:
         """Let a job begin at another moment."""
@@ -190,7 +196,7 @@ def _sum_to(at: _Numbers, amounts: _Numbers, to: _Numbers) -> _Numbers:
 
 
 def _in_turns(at: _Numbers, own_s: _Numbers) -> _Numbers:
-    """Return what is left of others at the begin of each, had all of the partition one job a time.
+    """Return what is left of others at the begin of each, had all of the place one job a time.
 
     Args:
         at: When they begin, in order.
@@ -210,7 +216,7 @@ class Herd:
 
     Attributes:
         jobs: All that carry a tag, and others of which it is known when they begin.
-        rooms: What there is of each partition.
+        rooms: What there is of each place.
         now: When that was.
         loops: What the scheduler's loops take.
         wait_s: W of a job for all who are not deferred; None where its class is not.
@@ -221,18 +227,20 @@ class Herd:
     now: float
     loops: Loops
     wait_s: Callable[[Seen, Tag], float | None]
-    _partitions: dict[str, _Partition] = field(default_factory=dict, init=False)
+    _places: dict[str, _Place] = field(default_factory=dict, init=False)
+    _met: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         found: dict[str, list[Claim]] = {}
         for seen in self.jobs if self.rooms else ():
-            name = _first(seen.partition)
-            claim = self._claim(seen) if name in self.rooms else None
-            if claim is not None:
-                found.setdefault(name, []).append(claim)
-        self._partitions = {
-            name: _Partition(claims, self.rooms[name]) for name, claims in found.items()
-        }
+            own = seen.where
+            claim = self._claim(seen) if own in self.rooms else None
+            if claim is None:
+                continue
+            for name in self._meets(own):
+                there = claim if name == own else claim.beside(self.rooms[name])
+                found.setdefault(name, []).append(there)
+        self._places = {name: _Place(claims, self.rooms[name]) for name, claims in found.items()}
 
     def beside_s(self, seen: Seen, tag: Tag, wait_s: float) -> float:
         """Return how much longer a job may wait because of those that are deferred as it is.
@@ -243,9 +251,10 @@ class Herd:
         if seen.submitted is not None and seen.state == PENDING and _is_due(seen, self.now):
             # Who stands in line already is not deferred any more.
             return 0.0
-        place, number, claim = self._find(seen, tag, wait_s)
-        if place is None or claim is None or len(place.claims) == 1:
+        found, claim = self._find(seen, tag, wait_s)
+        if claim is None or len(found[0][0].claims) == 1:
             return 0.0
+        place, number = found[0]
         if len(place.claims) > _MANY:
             # To look at each for each would take minutes.
             return place.total_s - place.own_s(number)
@@ -266,50 +275,82 @@ class Herd:
         Args:
             at: When it had better begin.
         """
-        place, number, _ = self._find(seen, tag, promise.wait_s - promise.beside_s)
-        if place is None or place.fits(number, at):
+        at = self.safe_begin(seen, tag, promise, at)
+        found, _ = self._find(seen, tag, promise.wait_s - promise.beside_s)
+
+        def fits(begin: float, *, first: bool = False) -> bool:
+            return all(place.fits(number, begin, first=first) for place, number in found)
+
+        if fits(at):
             return at
+        place, number = found[0]
         if seen.submitted is not None:
             begin = place.begin[number]
             has_to = begin > promise.latest + _OFF_S
-            return at if has_to and place.fits(number, at, first=True) else float(begin)
-        if place.fits(number, self.now):
-            return _last(self.now, at, lambda begin: place.fits(number, begin))
+            return at if has_to and fits(at, first=True) else float(begin)
+        if fits(self.now):
+            return _last(self.now, at, fits)
         # Behind those that have to have started by then.
-        behind = sorted({each.until for each in place.claims if at < each.until <= promise.latest})
-        return next((each for each in behind if place.fits(number, each)), None)
+        until = {each.until for place, _ in found for each in place.claims}
+        return next(
+            (each for each in sorted(until) if at < each <= promise.latest and fits(each)), None
+        )
+
+    def safe_begin(self, seen: Seen, tag: Tag, promise: Promise, at: float) -> float:
+        """Return the last moment no later than another at which a job that waits is safe itself.
+
+        Its promise was reckoned where it stands. Later than that others may be in its way who are
+        not by then, and earlier nobody is who would not be for as much longer.
+        """
+        found, claim = self._find(seen, tag, promise.wait_s - promise.beside_s)
+        if claim is None or seen.submitted is None:
+            return at
+        place, number = found[0]
+        begin = float(place.begin[number])
+        if at <= begin or len(place.claims) > _MANY:
+            return at
+        return _last(begin, at, lambda moment: _keeps(place, number, claim, moment))
 
     def settle(self, seen: Seen, at: float) -> None:
         """Take a job for begun at another moment from now on."""
-        place = self._partitions.get(_first(seen.partition))
-        if place is not None and (number := place.place.get(seen.id)) is not None:
-            place.settle(number, max(at, self.now))
+        for name in self._meets(seen.where):
+            place = self._places.get(name)
+            if place is not None and (number := place.place.get(seen.id)) is not None:
+                place.settle(number, max(at, self.now))
+
+    def _meets(self, own: str) -> tuple[str, ...]:
+        """Return the places where jobs of one may run: their own first, none that nobody knows."""
+        if own not in self._met:
+            self._met[own] = tuple(meetings(self.rooms, own)) if own in self.rooms else ()
+        return self._met[own]
 
     def _find(
         self, seen: Seen, tag: Tag, wait_s: float
-    ) -> tuple[_Partition | None, int, Claim | None]:
-        """Return where a job has its claim; one that is about to be submitted gets one."""
-        place = self._partitions.get(_first(seen.partition))
-        if place is None:
-            return None, -1, None
-        number = place.place.get(seen.id)
-        if number is not None:
-            return place, number, place.claims[number]
-        claim = self._claim(seen, tag, wait_s)
+    ) -> tuple[list[tuple[_Place, int]], Claim | None]:
+        """Return where a job has claims, and that on its own place, which is the first.
+
+        One that is about to be submitted gets them.
+        """
+        names = self._meets(seen.where)
+        own = self._places.get(names[0]) if names else None
+        if own is not None and seen.id in own.place:
+            places = [self._places[name] for name in names]
+            return [(each, each.place[seen.id]) for each in places], own.claims[own.place[seen.id]]
+        claim = self._claim(seen, tag, wait_s) if names else None
         if claim is None:
-            return None, -1, None
-        return place.with_claim(claim), len(place.claims), claim
+            return [], None
+        found = []
+        for name in names:
+            there = claim if name == names[0] else claim.beside(self.rooms[name])
+            known = self._places[name].claims if name in self._places else ()
+            found.append((_Place([*known, there], self.rooms[name]), len(known)))
+        return found, claim
 
-    def _at_latest(self, place: _Partition, number: int, claim: Claim) -> float:
+    def _at_latest(self, place: _Place, number: int, claim: Claim) -> float:
         """Return how long others are in the way of a job that begins as late as it may."""
-
-        def keeps(begin: float) -> bool:
-            beside_s = place.wait_s(number, begin)
-            return not beside_s or begin + _SPARE_S <= claim.latest - claim.price * beside_s
-
         at = self.now
-        if claim.latest > self.now and keeps(self.now):
-            at = _last(self.now, claim.latest, keeps)
+        if claim.latest > self.now and _keeps(place, number, claim, self.now):
+            at = _last(self.now, claim.latest, lambda begin: _keeps(place, number, claim, begin))
         return place.wait_s(number, at)
 
     def _claim(
@@ -372,8 +413,14 @@ def herd_of(look: Look, loops: Loops, wait_s: Callable[[Seen, Tag], float | None
     return Herd([*look.jobs, *look.ahead], look.rooms, look.now, loops, wait_s)
 
 
+def _keeps(place: _Place, number: int, claim: Claim, begin: float) -> bool:
+    """Return whether a job keeps its own promise that begins at a moment."""
+    beside_s = place.wait_s(number, begin)
+    return not beside_s or begin + _SPARE_S <= claim.latest - claim.price * beside_s
+
+
 def _seconds(claims: Sequence[Claim], room: Room, kind: int) -> _Numbers:
-    """Return how long a partition takes for each job, were it alone there.
+    """Return how long a place takes for each job, were it alone there.
 
     While a job stands in line that needs several nodes, those that are free may be one too few.
     """
@@ -401,10 +448,6 @@ def _alike_s(claims: Sequence[Claim], room: Room, kind: int) -> float | None:
 
 def _is_due(seen: Seen, now: float) -> bool:
     return seen.state == PENDING and (seen.begin or now) <= now
-
-
-def _first(partition: str) -> str:
-    return partition.partition(",")[0]
 
 
 def _last(low: float, high: float, holds: Callable[[float], bool]) -> float:

@@ -95,7 +95,7 @@ class Situation:
         rules: How eagerly jobs are moved.
         powers: What the backend can do, as `Backend.can` says.
         closed: When the backend starts nothing, from when to when.
-        taken: When most nodes of a partition are kept for others.
+        taken: When most nodes of a place are kept for others.
         plans: Plans made before on the same signal: a cache, and no more than that.
         joint: When jobs that are planned with others had better begin, by their numbers.
         herd: What jobs that are deferred leave to each other; None where nobody looks at that.
@@ -356,7 +356,7 @@ def _judge_running(say: _Saying, situation: Situation) -> Judgement:
 
 def _closes(say: _Saying, situation: Situation) -> bool:
     """Return whether a job that waits may come to wait for the end of some maintenance."""
-    taken = situation.taken.get(say.seen.partition, ())
+    taken = situation.taken.get(say.seen.where, ())
     return any(a < say.tag.deadline and b > situation.now for a, b in (*situation.closed, *taken))
 
 
@@ -412,7 +412,9 @@ def _wish(say: _Saying, situation: Situation, promise: Promise, *, deferrable: b
     if not stretches:
         return _Wish(now, "no plan could be made: it runs now")
     at = min(situation.joint.get(say.seen.id, stretches[0].start), promise.latest)
-    if herd is not None and say.seen.id not in situation.joint:
+    if herd is not None and say.seen.id in situation.joint:
+        at = herd.safe_begin(say.seen, tag, promise, at)
+    elif herd is not None:
         found = herd.kind_begin(say.seen, tag, promise, at)
         if found is None:
             return _Wish(now, "others that wait need the same nodes: it runs now", stretches)

@@ -93,7 +93,11 @@ class LocalJobs:
     def all(self, now: float) -> list[LocalJob]:
         """Return all that can be read, those that were killed included; old ones are removed."""
         found = []
-        for path in sorted(self.folder.glob("*.json")):
+        paths: list[Path] = []
+        # Who may not look there sees nobody.
+        with suppress(OSError):
+            paths = sorted(self.folder.glob("*.json"))
+        for path in paths:
             job = _read(path)
             if job is None:
                 continue

@@ -7,7 +7,7 @@ by the store of whoever watches the nodes. Whatever of that is missing stays mis
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,15 @@ from lowtide.acting.experience import Experiences
 from lowtide.acting.journal import Journal
 from lowtide.acting.reckoning import amount, measured, replay
 from lowtide.acting.tag import decode
-from lowtide.errors import InvalidInput, LowtideError, NoAccounting, NoSuchJob, SlurmProblem
+from lowtide.errors import (
+    InvalidInput,
+    LowtideError,
+    NoAccounting,
+    NoSuchJob,
+    Refused,
+    SlurmProblem,
+    Unreachable,
+)
 from lowtide.hindsight.job import known_grid
 from lowtide.library.sources import run_of
 from lowtide.monitor.snapshot import JobFacts
@@ -32,6 +40,10 @@ from lowtide.store import JobRecord, Store
 _OFF_S = 60.0
 # After so many looks without a trace a job is lost.
 _LOST_AFTER = 2
+# A script that ends with this has saved, and wants to go on; killed, it was not let.
+_SAVED, _KILLED = 75, (137, 143)
+# Who says so sooner than this after its start, unasked, is not started again by its wrapper either.
+_SOON_S = 60.0
 # Which share of its time may be unwatched of a job that counts as measured.
 _LACKS = 0.02
 
@@ -47,6 +59,8 @@ class Settler:
         journal: Knows their profiles.
         store: What was watched; None where nobody watches.
         signal: What is known of the grid; None for what the watcher knew alone.
+        rescue: Brings a job back that has saved and is said to have failed, since a controller that
+            was killed has forgotten its requeue; None for nobody.
     """
 
     client: SlurmClient
@@ -55,6 +69,7 @@ class Settler:
     journal: Journal
     store: Store | None = None
     signal: Signal | None = None
+    rescue: Callable[[str], None] | None = None
 
     def settle(self, gone: Sequence[BookPage], *, now: float) -> list[BookPage]:
         """Find out what became of jobs that are in no queue, and of those not measured so far.
@@ -91,9 +106,28 @@ class Settler:
         states = [each.state or "" for each in last.values()]
         if any(state in NOT_OVER or not state for state in states):
             return page
+        if self._brought_back(last):
+            return page
         outcome = next((state for state in states if state != "completed"), "completed")
         ends = [each.ended for each in last.values() if each.ended is not None]
         return replace(page, outcome=outcome, ended=max(ends, default=None))
+
+    def _brought_back(self, last: Mapping[str, JobFacts]) -> bool:
+        """Bring back whoever of a job was to go on; return whether anybody may be."""
+        if self.rescue is None:
+            return False
+        may_be = False
+        for name in (name for name, each in last.items() if _was_to_go_on(each)):
+            try:
+                self.rescue(name)
+            except Refused:
+                # Slurm has forgotten it by now: it is told as what it is.
+                continue
+            except Unreachable:
+                # It is asked again at the next turn.
+                pass
+            may_be = True
+        return may_be
 
     def _without_facts(self, page: BookPage, *, is_kept: bool) -> BookPage:
         """Return a page of a job that Slurm does not know any more: as it was watched, or lost.
@@ -241,6 +275,18 @@ def _tasks(records: Sequence[JobRecord], profile: PowerProfile | None) -> list[l
         work_s = max(record.ended - record.started - apart_s, 0.0)
         starts.append(Stretch(start=record.started, work_s=work_s))
     return list(tasks.values())
+
+
+def _was_to_go_on(facts: JobFacts) -> bool:
+    """Return whether a job that is over has saved to go on later, as far as its wrapper knew."""
+    tag, _ = decode(facts.comment)
+    if tag is None or not tag.interruptible or facts.state != "failed":
+        return False
+    ran_s = (facts.ended or 0.0) - (facts.started or math.inf)
+    asked = tag.asked > 0
+    return (facts.exit_code == _SAVED and (asked or ran_s >= _SOON_S)) or (
+        asked and facts.exit_code in _KILLED
+    )
 
 
 def _is_of(comment: str | None, started: float | None, page: BookPage) -> bool:

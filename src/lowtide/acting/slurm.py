@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Room, Seen
+from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
+from lowtide.acting.places import COLUMNS, Demand, Places, Room, backlog_s
 from lowtide.acting.site import SlurmSite, read_site
 from lowtide.acting.tag import decode
 from lowtide.acting.waits import Wait, class_of
@@ -35,7 +36,6 @@ from lowtide.slurm.fields import (
     parse_tres,
     read_instant,
     read_number,
-    requested_gpus,
 )
 from lowtide.slurm.records import SEPARATOR, QueuedJob
 from lowtide.states import read_state
@@ -71,7 +71,6 @@ _OURS = "lowtide_"
 # Higher than any that Slurm computes: those that it counts down begin just below 2 to the 32nd.
 _NEXT = 2**32 - 3
 # How Slurm says that it has put a job on hold itself, in one word or in four.
-_COUNTS = re.compile(r"\d+/\d+/\d+/\d+")
 _STUCK = re.compile(r"requeued.held|JobHoldMaxRequeue", re.IGNORECASE)
 
 
@@ -93,8 +92,7 @@ class SlurmBackend:
     sees_others: bool = False
     client: SlurmClient = field(default_factory=lambda: SlurmClient(timeout_s=_PATIENCE_S))
     _reserved: Sequence[_Reservation] = field(default=(), init=False)
-    _partitions: Mapping[str, frozenset[str]] = field(default_factory=dict, init=False)
-    _rooms: Mapping[str, Room] = field(default_factory=dict, init=False)
+    _places: Places = field(default_factory=Places, init=False)
     _asked: float = field(default=-math.inf, init=False)
     _site: SlurmSite | None = field(default=None, init=False)
     _off_s: float = field(default=0.0, init=False)
@@ -130,13 +128,13 @@ class SlurmBackend:
             if tagged:
                 records.setdefault(job.job_id, []).append(job)
             elif self.sees_others and "_" not in job.shown_id:
-                others.append(_seen([job], now, self._taken_cpus(job)))
+                others.append(self._seen([job], now))
         for jobs in records.values():
             self._complete(jobs)
         starts = {each.name: each.begin for each in self._reserved}
         mine = []
         for jobs in records.values():
-            seen = _seen(jobs, now, self._taken_cpus(jobs[0]))
+            seen = self._seen(jobs, now)
             if jobs[0].reservation:
                 seen = replace(seen, reserved=starts.get(jobs[0].reservation))
             mine.append(seen)
@@ -160,21 +158,62 @@ class SlurmBackend:
             waits=waits,
             now=now,
             closed=tuple((each.begin, each.end) for each in self._reserved if each.closes),
-            taken=self._taken(now),
+            taken=self.taken(now),
             others=others,
             loops=loops,
             busy=busy,
-            backlog_s=_backlog(zip(queue, cpus, strict=True), self._rooms, now),
-            ahead=[_seen(jobs, now, self._taken_cpus(jobs[0])) for jobs in ahead.values()],
-            rooms=self._rooms,
+            backlog_s=self._backlog_s(zip(queue, cpus, strict=True), now),
+            ahead=[self._seen(jobs, now) for jobs in ahead.values()],
+            rooms=self._places.rooms,
         )
 
     def _taken_cpus(self, job: QueuedJob) -> float:
         """Return how many CPUs a job keeps from others."""
-        room = self._rooms.get((job.partition or "").partition(",")[0])
+        room = self._places.rooms.get((job.partition or "").partition(",")[0])
         if room is None:
             return job.cpus or 1.0
         return room.taken_cpus(job.cpus, nodes=job.nodes, memory=job.memory, whole=job.is_alone)
+
+    def _place(self, job: QueuedJob) -> str:
+        """Return on which nodes a job may run."""
+        parts = max(job.nodes or 1.0, 1.0)
+        demand = Demand(
+            partitions=job.partition or "",
+            features=job.features,
+            cpus=(job.cpus or 1.0) / parts,
+            # No more is known than how much it is in all.
+            memory=job.memory / parts,
+            gpus=(job.gpus or 0.0) / parts,
+            gpu_kinds=job.gpu_kinds,
+        )
+        return self._places.place_of(demand)
+
+    def place_of(self, demand: Demand) -> str:
+        """Return on which nodes a job may run that is not submitted yet."""
+        return self._places.place_of(demand)
+
+    def _seen(self, jobs: list[QueuedJob], now: float) -> Seen:
+        return _seen(jobs, now, self._taken_cpus(jobs[0]), self._place(jobs[0]))
+
+    def _backlog_s(
+        self, queue: Iterable[tuple[QueuedJob, float]], now: float
+    ) -> Mapping[str, float]:
+        """Return how long places with jobs in line take for all others that run or wait there."""
+        held: list[tuple[str, float, float | None]] = []
+        in_line: list[tuple[str, float, float | None]] = []
+        for job, count in queue:
+            state = read_state(job.state)
+            if "lt1:" in job.comment:
+                # What those take is counted job by job.
+                continue
+            if state == "running" and job.started is not None:
+                left_s = None if job.limit_s is None else job.started + job.limit_s - now
+                held.append((self._place(job), count, left_s))
+                continue
+            is_due = state == "pending" and (job.eligible or math.inf) <= now
+            if is_due and job.reason in _COMPETES:
+                in_line.append((self._place(job), count, job.limit_s))
+        return backlog_s(held, in_line, self._places.rooms)
 
     def past_waits(self) -> list[Wait]:
         """Return how long jobs waited that have started in the last days, of all users.
@@ -185,7 +224,9 @@ class SlurmBackend:
         columns = (f"--delimiter={SEPARATOR}", f"--format={','.join(_PAST_FIELDS)}")
         said = self._do("sacct", "-a", "-X", "-D", "-n", "-P", "-S", _PAST, *columns)
         lines = said.splitlines()
-        return [wait for line in lines if (wait := _past_wait(line, self._rooms)) is not None]
+        return [
+            wait for line in lines if (wait := _past_wait(line, self._places.rooms)) is not None
+        ]
 
     def _complete(self, jobs: list[QueuedJob]) -> None:
         """Add what squeue has left out: of a long array with a step it does not tell the last."""
@@ -225,13 +266,6 @@ class SlurmBackend:
             )
             if is_new:
                 return
-            if any(each.begin > now and not each.closes for each in self._reserved):
-                said = self.client.tell("sinfo", "-h", "-N", "-o", "%N %R").splitlines()
-                pairs = [each.split() for each in said if len(each.split()) == 2]
-                self._partitions = {
-                    name: frozenset(node for node, other in pairs if other == name)
-                    for name in {name for _, name in pairs}
-                }
             before = time.time()
             self._site = read_site(self.client.tell("scontrol", "show", "config"))
             # It tells whole seconds, at some moment between the question and its answer.
@@ -240,18 +274,18 @@ class SlurmBackend:
             if told is not None and not before - _CLOCKS_S <= told <= after + _CLOCKS_S:
                 self._off_s = told - (before + after) / 2
             self._asked = now
-            self._rooms = _read_rooms(
-                self.client.tell("sinfo", "-h", "-e", "-o", "%R %C %D %c %m %G"),
+            self._places = Places.read(
+                self.client.tell("sinfo", "--all", "-h", "-e", "-o", COLUMNS),
                 minds_memory=self._site.shares.minds_memory,
             )
 
-    def _taken(self, now: float) -> dict[str, list[tuple[float, float]]]:
-        """Return when most nodes of a partition are going to be reserved, for others than us."""
+    def taken(self, now: float) -> dict[str, list[tuple[float, float]]]:
+        """Return when most nodes of a place are going to be reserved, for others than us."""
         taken: dict[str, list[tuple[float, float]]] = {}
         for each in self._reserved:
             if each.begin > now and not each.closes and not each.name.startswith(_OURS):
-                for name, nodes in self._partitions.items():
-                    if 2 * len(nodes & each.nodes) >= len(nodes):
+                for name, room in self._places.rooms.items():
+                    if 2 * len(room.nodes & each.nodes) >= len(room.nodes):
                         taken.setdefault(name, []).append((each.begin, each.end))
         return taken
 
@@ -290,6 +324,10 @@ class SlurmBackend:
             flags = "Flags=FLEX,PURGE_COMP"
             self._do("scontrol", "create", "reservation", *when, *where, size, flags)
         self._update(job, f"ReservationName={name}")
+
+    def bring_back(self, number: str) -> None:
+        """Requeue a job that has ended, as long as Slurm remembers it; it keeps its comment."""
+        self._do("scontrol", "requeue", number)
 
     def release(self, job: Seen) -> None:
         """Let go of a job that is on hold."""
@@ -372,11 +410,12 @@ def _address(jobs: list[QueuedJob]) -> str:
     return f"{array}_[{','.join(words)}]"
 
 
-def _seen(jobs: list[QueuedJob], now: float, cpus: float) -> Seen:
+def _seen(jobs: list[QueuedJob], now: float, cpus: float, place: str) -> Seen:
     """Return a job, or elements of an array that are one.
 
     Args:
         cpus: CPUs that it keeps from others.
+        place: On which nodes it may run.
     """
     job = jobs[0]
     state = _STATES.get(read_state(job.state) or "", OVER)
@@ -400,6 +439,7 @@ def _seen(jobs: list[QueuedJob], now: float, cpus: float) -> Seen:
         is_next=(job.priority or 0) >= _NEXT,
         kind=class_of(job.partition, cpus, job.gpus),
         partition=job.partition or "",
+        place=place,
         cpus=cpus,
         gpus=job.gpus,
         nodes=job.nodes,
@@ -446,76 +486,3 @@ def _past_wait(line: str, rooms: Mapping[str, Room]) -> Wait | None:
         cpus = room.taken_cpus(cpus, nodes=1, memory=tres.get("mem", 0.0), whole=False)
     kind = class_of(cells[3] or None, cpus, count_gpus(tres))
     return Wait(kind=kind, eligible=eligible, started=started, id=f"{number}/{eligible:.0f}")
-
-
-def _read_rooms(text: str, *, minds_memory: bool = False) -> dict[str, Room]:
-    """Return what there is of each partition, as `sinfo -o '%R %C %D %c %m %G'` says.
-
-    Args:
-        minds_memory: Whether jobs have memory of their own.
-
-    >>> _read_rooms("gpu 8/20/4/32 2 16 64000 gpu:h200:4(S:0-1)")["gpu"].gpus
-    7.0
-    """
-    found: dict[str, Room] = {}
-    for line in text.splitlines():
-        words = line.split()
-        place = next((i for i, each in enumerate(words) if _COUNTS.fullmatch(each)), 0)
-        if not place:
-            continue
-        used, free, _, total = map(float, words[place].split("/"))
-        nodes, cpus, megabytes = (_count(words, place + 1 + k) for k in range(3))
-        each = requested_gpus(re.sub(r"\([^)]*\)", "", "".join(words[place + 4 : place + 5])))
-        # Nodes that are down have their GPUs with them.
-        gpus = each * nodes * (used + free) / max(total, 1.0)
-        name = " ".join(words[:place])
-        before = found.get(name, Room(0.0))
-        least = megabytes * 2**20 / cpus if minds_memory and cpus and megabytes else math.inf
-        found[name] = Room(
-            before.cpus + used + free,
-            before.gpus + gpus,
-            node_cpus=max(before.node_cpus, cpus),
-            cpu_memory=min(before.cpu_memory, least),
-        )
-    return found
-
-
-def _count(words: Sequence[str], place: int) -> float:
-    """Return a number among words; 0 where there is none."""
-    word = words[place].rstrip("+") if place < len(words) else ""
-    return float(word) if word.isdecimal() else 0.0
-
-
-def _backlog(
-    queue: Iterable[tuple[QueuedJob, float]], rooms: Mapping[str, Room], now: float
-) -> dict[str, float]:
-    """Return how long the CPUs of partitions take for all that runs and waits, by limits.
-
-    This is what Slurm itself answers to `sbatch --test-only`, for all who wait and at no cost: it
-    is pessimistic about lengths, and knows nothing of who comes later.
-    """
-    held_s: dict[str, float] = {}
-    line_s: dict[str, float] = {}
-    endless: dict[str, float] = {}
-    for job, count in queue:
-        state = read_state(job.state)
-        if "lt1:" in job.comment:
-            # What those take is counted job by job.
-            continue
-        if state == "running" and job.started is not None:
-            sums, left_s = held_s, None if job.limit_s is None else job.started + job.limit_s - now
-        elif state == "pending" and (job.eligible or math.inf) <= now and job.reason in _COMPETES:
-            sums, left_s = line_s, job.limit_s
-        else:
-            continue
-        for name in (job.partition or "").split(","):
-            if left_s is None:
-                # Who may run for ever leaves the others fewer.
-                endless[name] = endless.get(name, 0.0) + count
-            sums[name] = sums.get(name, 0.0) + count * max(left_s or 0.0, 0.0)
-    return {
-        name: (waiting_s + held_s.get(name, 0.0))
-        / max(rooms[name].cpus - endless.get(name, 0.0), 1.0)
-        for name, waiting_s in line_s.items()
-        if name in rooms
-    }

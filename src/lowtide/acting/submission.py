@@ -10,15 +10,17 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lowtide.acting.places import Demand, Room, has_features
 from lowtide.acting.site import Shares
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.waits import class_of
 from lowtide.acting.wrapper import directives, wrap
 from lowtide.errors import FileProblem, InvalidInput
-from lowtide.slurm.fields import read_limit, requested_gpus
+from lowtide.slurm.fields import expand_nodes, gpu_kinds, read_limit, requested_gpus
 from lowtide.units import parse_size
 
 # Options of sbatch without a value of their own; all others take the next word.
@@ -54,6 +56,7 @@ _SHORT = {
     "a": "array",
     "b": "begin",
     "c": "cpus-per-task",
+    "C": "constraint",
     "d": "dependency",
     "G": "gpus",
     "H": "hold",
@@ -71,6 +74,7 @@ _SHORT = {
     "v": "verbose",
     "V": "version",
     "w": "nodelist",
+    "x": "exclude",
     "F": "nodefile",
     "h": "help",
     "W": "wait",
@@ -127,12 +131,16 @@ class LikeNodes:
         cpus: CPUs of each.
         memory: Bytes of memory of each.
         gpus: GPUs of each.
+        gpu_kinds: Of which kinds these are, where that is said.
+        features: What they have.
     """
 
     count: float
     cpus: float
     memory: float = math.inf
     gpus: float = 0.0
+    gpu_kinds: tuple[str, ...] = ()
+    features: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +249,8 @@ class Submission:
         gpus = self.gpus / parts
 
         def fit(each: LikeNodes) -> float:
+            if not self._may_have(each):
+                return 0.0
             memory = self._memory(each, cpus, gpus, shares)
             if self._is_alone(shares):
                 return each.count * (each.cpus >= self.cpus / parts and each.gpus >= gpus)
@@ -249,6 +259,55 @@ class Submission:
 
         room = sum(map(fit, nodes)) // parts
         return max(room, 1.0) if nodes else None
+
+    def _may_have(self, node: LikeNodes) -> bool:
+        return has_features(node.features, self.features) and (
+            not node.gpu_kinds or set(node.gpu_kinds) >= set(self.gpu_kinds)
+        )
+
+    @property
+    def features(self) -> str:
+        """What its nodes must have."""
+        return self.options.get("constraint", "")
+
+    @property
+    def gpu_kinds(self) -> tuple[str, ...]:
+        """What kinds of GPUs it asks for; none for any."""
+        listed = ("gpus", "gpus-per-node", "gpus-per-task")
+        said = (f"gpu:{each}" for name in listed for each in _listed(self.options, name))
+        return gpu_kinds(self.options.get("gres"), *said)
+
+    def demand(self, partition: str | None, cpus: float | None = None) -> Demand:
+        """Return what decides on which nodes it may run.
+
+        Args:
+            partition: The one that it is for, where it names none.
+            cpus: CPUs that Slurm itself says it takes.
+        """
+        parts = self.nodes
+        cpus = max(self.cpus, cpus or 1.0) / parts
+        gpus = self.gpus / parts
+        sizes = {name: _bytes(self.options.get(name)) for name in _MEMORY}
+        return Demand(
+            partitions=self.options.get("partition") or partition or "",
+            features=self.features,
+            cpus=cpus,
+            memory=max(sizes["mem"], sizes["mem-per-cpu"] * cpus, sizes["mem-per-gpu"] * gpus),
+            gpus=gpus,
+            gpu_kinds=self.gpu_kinds,
+        )
+
+    def excludes_many(self, room: Room | None) -> bool:
+        """Return whether it rules out more than a tenth of its nodes by name.
+
+        The queue does not tell that, so that a driver would count on all of them.
+        """
+        named: tuple[str, ...] = ()
+        with suppress(InvalidInput):
+            named = expand_nodes(self.options.get("exclude"))
+        if room is None or not named:
+            return bool(named)
+        return 10 * len(room.nodes.intersection(named)) > len(room.nodes)
 
     def _memory(self, node: LikeNodes, cpus: float, gpus: float, shares: Shares) -> float:
         """Return the bytes that an element takes on a node."""

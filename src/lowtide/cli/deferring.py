@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,7 +87,10 @@ def forecaster(
         if file is not None:
             from lowtide.formats import read_signal
 
-            key: object = file.stat().st_mtime_ns if file.exists() else None
+            key: object = None
+            # Who may not look at it is told so as it is read.
+            with suppress(OSError):
+                key = file.stat().st_mtime_ns
             if key not in kept:
                 kept.clear()
                 kept[key] = read_signal(str(file), **read_how(how))

@@ -250,9 +250,16 @@ def who_asks() -> str:
 
 
 def settle(
-    turn: Turn, driver: Driver, journal: Journal, book: Book, place: str | None
+    turn: Turn,
+    driver: Driver,
+    journal: Journal,
+    book: Book,
+    place: str | None,
 ) -> list[BookPage]:
-    """Find out what became of jobs that have left the queue; whatever fails, nothing else does."""
+    """Find out what became of jobs that have left the queue; whatever fails, nothing else does.
+
+    A driver that moves jobs brings those back of which a controller has forgotten that they save.
+    """
     from lowtide.acting.settling import Settler
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.errors import LowtideError
@@ -270,6 +277,7 @@ def settle(
                 journal=journal,
                 store=store,
                 signal=turn.signal,
+                rescue=None if driver.dry else backend.bring_back,
             )
             return settler.settle(gone, now=turn.now)
     except LowtideError as error:

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from lowtide.signal import Signal
 
 _LONGEST_WAIT_S = 366 * 86_400.0
+# Who waits behind a job without a limit is said to start within years.
+_FOR_EVER_S = 90 * 86_400.0
 # What saving, and starting again, may take where no profile says it.
 _STOP_S, _STARTUP_S = 60.0, 300.0
 _EXPECTED = re.compile(r"to start at (\S+)(?: using (\d+) processors)?")
@@ -150,6 +152,10 @@ def sbatch(
         raise InvalidInput("a job that saves is started again: leave out --no-requeue or --saves")
     if checkpoint and not saves:
         raise InvalidInput("--checkpoint names what a job saves to: say that it does, with --saves")
+    if finish_by is None and "--finish-by" in {
+        word.partition("=")[0] for word in submission.arguments
+    }:
+        warn("--finish-by stands behind the script, which gets it: say it before, to be deferred")
     backend, journal = SlurmBackend(), Journal.of_user()
     forecast = forecaster(where, until=deadline)(now)
     order = _Order(
@@ -301,6 +307,10 @@ class _Order:
         expected_s, cpus = _expected(backend, self.submission, now)
         shares = _shares(backend, partition)
         taken_cpus = self.submission.taken_cpus(nodes, cpus, shares)
+        place = backend.place_of(self.submission.demand(partition, cpus))
+        if self.submission.excludes_many(look.rooms.get(place)):
+            self.why = "--exclude leaves it too few of its nodes to be promised one: it begins now"
+            return None
         kind = self.kind = self.submission.kind(partition, taken_cpus)
         wait_s = max(model.wait_s(kind, now), expected_s)
         # Of an array that does not run all at once the last has to begin in time as well, and each
@@ -317,6 +327,7 @@ class _Order:
             limit_s=self.submission.limit_s,
             kind=kind,
             partition=partition or "",
+            place=place,
             cpus=taken_cpus,
             gpus=self.submission.gpus,
             nodes=self.submission.nodes,
@@ -329,7 +340,7 @@ class _Order:
                 return wait_s
             return max(
                 model.wait_s(job.kind, now, unknown_s=tag.wait_s),
-                look.backlog_s.get(job.partition.partition(",")[0], 0.0),
+                look.backlog_s.get(job.where, 0.0),
             )
 
         situation = Situation(
@@ -337,7 +348,8 @@ class _Order:
             signal=signal,
             wait_s=lambda *_: wait_s if trusted and self.experience.is_trusted else None,
             closed=look.closed,
-            taken=look.taken,
+            # Its own place among them, which nobody may have had before.
+            taken=backend.taken(look.now),
             loops=loops,
             herd=herd_of(look, loops, wait_of),
             profile=lambda _: self.profile,
@@ -354,7 +366,9 @@ class _Order:
             self.why = f"{NO_FORECAST}; it begins now"
         if self.latest < now:
             self.why = "its deadline is too early to be promised: it begins now"
-            if math.isfinite(self.latest):
+            if wait_s >= _FOR_EVER_S:
+                self.why = "nobody foresees when the queue lets it start: it begins now"
+            elif math.isfinite(self.latest):
                 late = format_duration(now - self.latest)
                 self.why = f"its deadline is {late} too early to be promised: it begins now"
         begins = [move.at for move in verdict.moves if move.at is not None and move.at > now]
@@ -474,23 +488,34 @@ def _in_library(name: str) -> PowerProfile | None:
 
 def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, list[LikeNodes]]:
     """Return the partition that a job is for, and its nodes; none where nobody says."""
+    from lowtide.acting.places import read_features
     from lowtide.acting.slurm import asked
     from lowtide.acting.submission import LikeNodes
-    from lowtide.slurm.fields import requested_gpus
+    from lowtide.slurm.fields import gpu_kinds, requested_gpus
 
     wanted = (named or "").partition(",")[0]
     found: list[LikeNodes] = []
     with suppress(OSError):
-        for line in asked(backend, "sinfo", "-h", "-e", "-o", "%P %t %D %c %m %G").splitlines():
-            name, state, *sizes = line.split(maxsplit=5)
+        told = asked(backend, "sinfo", "--all", "-h", "-e", "-o", "%P %t %D %c %m %G %f")
+        for line in told.splitlines():
+            name, state, *sizes = line.split()
             if name.rstrip("*") != wanted and (wanted or name[-1:] != "*"):
                 continue
             wanted = name.rstrip("*")
             numbers = [float(each) for each in sizes[:3] if each.isdigit()]
             if len(numbers) == 3 and not state.startswith(_OF_NO_USE):
                 count, cpus, memory = numbers
-                gpus = requested_gpus(re.sub(r"\([^)]*\)", "", "".join(sizes[3:])))
-                found.append(LikeNodes(count=count, cpus=cpus, memory=memory * 2**20, gpus=gpus))
+                gres, features = (*sizes[3:5], "", "")[:2]
+                found.append(
+                    LikeNodes(
+                        count=count,
+                        cpus=cpus,
+                        memory=memory * 2**20,
+                        gpus=requested_gpus(re.sub(r"\([^)]*\)", "", gres)),
+                        gpu_kinds=gpu_kinds(gres),
+                        features=read_features(features),
+                    )
+                )
     return wanted or None, found
 
 
@@ -545,7 +570,8 @@ def _show(row: dict[str, Any], order: _Order, now: float) -> None:
         say(shlex.join(row["command"]))
     else:
         say(f"Submitted batch job {row['job_id']}")
-    parts = [f"begins {format_time(order.begin)}"] if order.begin > now + 1 else []
+    is_later = order.begin > max(now, order.tag.arrival) + 1
+    parts = [f"begins {format_time(order.begin)}"] if is_later else []
     parts.append(order.why)
     if order.promise is not None and order.promise.latest > now and order.deadline is not None:
         parts.append(

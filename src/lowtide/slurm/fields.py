@@ -24,6 +24,7 @@ Row = Mapping[str, str]
 _LAST_SIGNAL = 64
 # A request for GPUs: gpu, gpu:2, gres:gpu:a100:2, gres/gpu:a100=2, with where they are behind it.
 _REQUEST = re.compile(r"(?:gres[:/])?gpu(?P<rest>[:=][^(]*)?(?:\(.*\))?")
+_KIND = re.compile(r"\bgpu:([A-Za-z_][\w.-]*)")
 _NONE = frozenset(("", "(null)", "none assigned", "n/a", "unknown"))
 # A list longer than the largest machines is a slip, or meant to fill the memory.
 _MOST = 100_000
@@ -159,6 +160,15 @@ def requested_gpus(text: str | None) -> float:
             last = re.split("[:=]", match["rest"] or "")[-1]
             total += float(last) if last.isdecimal() else 1.0
     return total
+
+
+def gpu_kinds(*said: str | None) -> tuple[str, ...]:
+    """Return the kinds of GPUs that requests name, in order.
+
+    >>> gpu_kinds("gres:gpu:a100:2", None), gpu_kinds("gpu:2")
+    (('a100',), ())
+    """
+    return tuple(sorted({kind for each in said for kind in _KIND.findall(each or "")}))
 
 
 def _count(text: str) -> float:

@@ -27,6 +27,7 @@ from lowtide.slurm.fields import (
     count_gpus,
     exit_status,
     expand_nodes,
+    gpu_kinds,
     parse_tres,
     read_instant,
     read_limit,
@@ -92,6 +93,7 @@ WAITING_FIELDS = {
     "tres-per-node": "per_node",
     "tres-per-task": "per_task",
     "OverSubscribe": "shares",
+    "Feature": "features",
     "RestartCnt": "restarts",
     "PriorityLong": "priority",
     "Reservation": "reservation",
@@ -176,6 +178,8 @@ class QueuedJob:
         reservation: What keeps nodes free for it; empty for nothing.
         memory: Bytes that it asked for, over all nodes.
         is_alone: Whether it shares its nodes with nobody, as it or its partition says.
+        features: What its nodes must have.
+        gpu_kinds: What kinds of GPUs it asked for; none for any.
     """
 
     job_id: str
@@ -199,6 +203,8 @@ class QueuedJob:
     reservation: str = ""
     memory: float = 0.0
     is_alone: bool = False
+    features: str = ""
+    gpu_kinds: tuple[str, ...] = ()
 
 
 def queue_from_lines(text: str, *, unreadable: list[str] | None = None) -> list[QueuedJob]:
@@ -240,6 +246,8 @@ def _queued(line: str) -> QueuedJob:
         reservation=read_text(record["reservation"]) or "",
         memory=tres.get("mem", 0.0),
         is_alone=record["shares"].strip().upper() in ("NO", "EXCLUSIVE"),
+        features=read_text(record["features"]) or "",
+        gpu_kinds=gpu_kinds(*(record[name] for name in ("per_job", "per_node", "per_task"))),
     )
 
 
