@@ -62,10 +62,7 @@ test-here: $(VENV)/.dev
 	@$(MAKE) --no-print-directory test-alone
 test-beside: $(VENV)/.dev
 	$(call ask,-m "not alone" -n $(CORES) --dist worksteal)
-# Other users of that Slurm come to a test's folder, and whoever begins to test closes the one that all tests share.
-test-slurm: export PYTEST_DEBUG_TEMPROOT := $(or $(TMPDIR),/tmp)/test-slurm-$(shell id -u)
 test-slurm: $(VENV)/.dev
-	@mkdir -p $(PYTEST_DEBUG_TEMPROOT)
 	$(call ask,-m slurm)
 test-alone: $(VENV)/.dev
 	$(call ask,-m "alone and not slurm" -n 2 --dist loadfile)
