@@ -191,7 +191,7 @@ def _as_typed(error: LowtideError, words: list[str]) -> str:
     A verb without such options takes them from a file, where they are keys.
     """
     known = bool(words) and words[0] in _VERBS
-    options = inspect.signature(_verb(words[0])).parameters if known else {}
+    options = inspect.signature(grouped(_verb(words[0]))).parameters if known else {}
 
     def spell(argument: Argument) -> str:
         value = argument.value or ""
