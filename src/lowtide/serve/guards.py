@@ -40,10 +40,7 @@ _OF_JOB = f"EXISTS (SELECT 1 FROM {schema.jobs.name} AS seen WHERE seen.number =
 # What the reader sees of each table. It has no right at all to those that are not named here.
 _RULES = {
     schema.jobs.name: f"{_MINE} OR {_among(LEADS)}",
-    **{
-        table.name: f"{_MINE} OR {_among(LEADS)} OR {_among(MEMBER)}"
-        for table in schema.USAGE.values()
-    },
+    **{table.name: f"{_MINE} OR {_among(LEADS)} OR {_among(MEMBER)}" for table in schema.USAGE},
     schema.audit.name: f"{_EVERY} OR owner = {_WHO}",
     schema.tokens.name: f"owner = {_WHO}",
     schema.members.name: f"{_MINE} OR {_among(MEMBER)}",
@@ -67,7 +64,7 @@ _COLUMNS = {schema.tokens.name: "id, owner, scope, note, made, expires, used"}
 # What pieces of nodes change, and what they only add to.
 _OF_INGEST = {
     **dict.fromkeys(
-        (*tables.CONTENTS, schema.jobs, *schema.USAGE.values(), schema.unit_now),
+        (*tables.CONTENTS, schema.jobs, *schema.USAGE, schema.unit_now),
         "SELECT, INSERT, UPDATE, DELETE",
     ),
     schema.incarnations: "SELECT, INSERT, UPDATE",

@@ -1,8 +1,8 @@
-"""The centre's books: a row for each job, and sums by hour and day that always equal the rows'.
+"""The centre's books: a row for each job, and sums over jobs that always equal their rows.
 
 What a job used is spread over the hours in which it did, as its course has it, and the parts come
-to the whole. Sums have a job once it is over, and are changed in the transaction that changes its
-row; whoever asks for sums adds the jobs that go on.
+to the whole. Sums by hour, day and month have a job once it is over, and are changed in the
+transaction that changes its row; whoever asks for sums adds the jobs that go on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,8 +135,8 @@ def settle(
             if before is not None:
                 moved.append(number)
         _replace(connection, stayed, made, moved)
-    for length in USAGE:
-        _write(connection, length, changes)
+    for table, begin_of in USAGE.items():
+        _write(connection, table, begin_of, changes)
 
 
 def _replace(
@@ -379,13 +379,15 @@ def _add(changes: dict[tuple[Any, ...], FloatArray], row: Mapping[str, Any], sig
 
 
 def _write(
-    connection: sa.Connection, length: int, changes: Mapping[tuple[Any, ...], FloatArray]
+    connection: sa.Connection,
+    table: sa.Table,
+    begin_of: Callable[[float], int],
+    changes: Mapping[tuple[Any, ...], FloatArray],
 ) -> None:
-    """Bring changes into the sums of one length of time."""
-    table = USAGE[length]
+    """Bring changes into the sums by one length of time."""
     summed: dict[tuple[Any, ...], FloatArray] = {}
     for (hour, *of), values in changes.items():
-        key = (hour * HOUR_S // length * length, *of)
+        key = (begin_of(hour * HOUR_S), *of)
         summed[key] = summed[key] + values if key in summed else values
     names = (*COUNTED, *SUMMED)
     keys = ("begins", *DIMENSIONS)

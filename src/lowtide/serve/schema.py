@@ -1,8 +1,8 @@
 """The centre's tables, beside those of the store, on SQLite and on PostgreSQL.
 
 The store's tables mirror what the nodes hold. These have what pages ask for: a job's facts and
-totals as columns that can be filtered, sorted and summed; sums by hour and day; who may see what;
-who looked. On PostgreSQL jobs lie in partitions by the month in which they ended.
+totals as columns that can be filtered, sorted and summed; sums by hour, day and month; who may see
+what; who looked. On PostgreSQL jobs lie in partitions by the month in which they ended.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from lowtide.store import JobRecord
 from lowtide.store.database import Database
 
 CENTRE = sa.MetaData()
-VERSION = 1
+# Since 2 there are sums by month: whoever does not know them would leave them as they are.
+VERSION = 2
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 # Who takes turns at what, by numbers that no other program on the server has.
 _TURNS = {"tables": 0x6C6F7776, "books": 0x6C6F7777, "tries": 0x6C6F7778, "mails": 0x6C6F7779}
 # The year 2100: whatever is said to have ended later lies with what goes on.
-_FARTHEST = 4_102_444_800.0
+FARTHEST = 4_102_444_800.0
 
 
 def _key() -> sa.Column[int]:
@@ -109,8 +110,40 @@ def _usage(name: str) -> sa.Table:
     )
 
 
-usage_hour, usage_day = _usage("usage_hour"), _usage("usage_day")
-USAGE = {3600: usage_hour, 86400: usage_day}
+usage_hour, usage_day, usage_month = (_usage(f"usage_{each}") for each in ("hour", "day", "month"))
+
+
+def begin_of_hour(moment: float) -> int:
+    """Return when the hour of a moment begins."""
+    return int(moment // 3600 * 3600)
+
+
+def begin_of_day(moment: float) -> int:
+    """Return when the day of a moment begins."""
+    return int(moment // 86400 * 86400)
+
+
+def begin_of_month(moment: float) -> int:
+    """Return when the month of a moment begins; of one that is no moment of ours, its day.
+
+    >>> begin_of_month(1_700_000_000.0) == datetime(2023, 11, 1, tzinfo=UTC).timestamp()
+    True
+    """
+    month = month_of(moment)
+    if month is None:
+        return begin_of_day(moment)
+    return int(datetime(*month, 1, tzinfo=UTC).timestamp())
+
+
+def end_of_month(moment: float) -> int:
+    """Return when the month of a moment ends."""
+    # The month after begins within so many days.
+    later = 31 * 86400 if month_of(moment) else 86400
+    return begin_of_month(begin_of_month(moment) + later)
+
+
+# When that begins of which a table has sums.
+USAGE = {usage_hour: begin_of_hour, usage_day: begin_of_day, usage_month: begin_of_month}
 
 # What units have used by their last tick; the store's own row knows it up to the last chunk.
 unit_now = sa.Table(
@@ -237,6 +270,8 @@ def bring_centre_up_to_date(database: Database) -> None:
     """Make the centre's tables where they are not there, and columns for what is new."""
     with database.taking_long(), database.writing() as connection:
         is_file = database.is_file
+        # In the order of those who write jobs: sums are not changed while they are made.
+        take_turns(connection, "books")
         take_turns(connection, "tables")
         CENTRE.create_all(connection)
         version = connection.execute(sa.select(schema.c.version)).scalar()
@@ -248,6 +283,9 @@ def bring_centre_up_to_date(database: Database) -> None:
                 f"versions up to {VERSION}: update lowtide",
                 where=database.name,
             )
+        elif version < VERSION:
+            sum_up_months(connection)
+            connection.execute(sa.update(schema).values(version=VERSION))
         there = {each["name"] for each in sa.inspect(connection).get_columns(jobs.name)}
         for column in jobs.c:
             if column.name not in there:
@@ -267,6 +305,26 @@ def bring_centre_up_to_date(database: Database) -> None:
             put_up(connection)
 
 
+def sum_up_months(connection: sa.Connection) -> None:
+    """Make the sums by month anew, of those by day."""
+    connection.execute(sa.delete(usage_month))
+    of = usage_day.c
+    first, last = connection.execute(
+        sa.select(sa.func.min(of.begins), sa.func.max(of.begins))
+    ).one()
+    names = ("begins", *DIMENSIONS, *COUNTED, *SUMMED)
+    while first is not None and first <= last:
+        begins = begin_of_month(first)
+        ends = end_of_month(first)
+        sums = (sa.func.sum(of[name]) for name in (*COUNTED, *SUMMED))
+        days = sa.select(sa.literal(begins), *(of[name] for name in DIMENSIONS), *sums)
+        days = days.where(of.begins >= begins, of.begins < ends)
+        days = days.group_by(*(of[name] for name in DIMENSIONS))
+        connection.execute(sa.insert(usage_month).from_select(names, days))
+        later = sa.select(sa.func.min(of.begins)).where(of.begins >= ends)
+        first = connection.execute(later).scalar()
+
+
 def take_turns(connection: sa.Connection, what: str) -> None:
     """Write when nobody else writes the same, up to the end of the transaction.
 
@@ -283,7 +341,7 @@ def month_of(moment: float) -> tuple[int, int] | None:
     >>> month_of(1_700_000_000.0)
     (2023, 11)
     """
-    if not 0 <= moment < _FARTHEST:
+    if not 0 <= moment < FARTHEST:
         return None
     when = datetime.fromtimestamp(moment, UTC)
     return when.year, when.month

@@ -22,7 +22,6 @@ from lowtide.hindsight.waste import LEAST_S, ZOMBIE_S
 from lowtide.serve.guards import for_viewer
 from lowtide.serve.node_views import QUARTER_S, NodeNow, Span, last_quarter, now_of, within
 from lowtide.serve.schema import (
-    USAGE,
     accounts,
     audit,
     incarnations,
@@ -31,6 +30,7 @@ from lowtide.serve.schema import (
     members,
     quarantine,
     unit_now,
+    usage_month,
 )
 from lowtide.serve.sums import among, usage
 from lowtide.states import NOT_OVER, STATES
@@ -344,7 +344,7 @@ class Viewer:
         with self.reading() as connection:
             named = connection.execute(sa.select(accounts.c.cluster, accounts.c.account)).all()
             used = connection.execute(
-                sa.select(USAGE[86400].c.cluster, USAGE[86400].c.account).distinct()
+                sa.select(usage_month.c.cluster, usage_month.c.account).distinct()
             ).all()
         return sorted({f"{row.cluster}/{row.account}" for row in (*named, *used) if row.account})
 
