@@ -153,6 +153,16 @@ unit_now = sa.Table(
     sa.Column("totals", sa.LargeBinary, nullable=False),
 )
 
+# What was seen of a job that is over and takes long to read, as `serve.kept_looks` packs it, and of
+# which row of it that is so.
+looks = sa.Table(
+    "job_looks",
+    CENTRE,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    _text("stands"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
 incarnations = sa.Table(
     "incarnations",
     CENTRE,
