@@ -40,36 +40,42 @@ def _real(name: str, *, unknown: bool = False) -> sa.Column[float]:
     return sa.Column(name, sa.Double, nullable=unknown)
 
 
-def _of_record() -> Iterable[sa.Column[Any]]:
-    """Yield a column for each field of a job's record: a new quantity becomes one by itself."""
-    for field in fields(JobRecord):
-        if field.name == "number":
-            yield sa.Column("number", _NUMBER, primary_key=True, autoincrement=False)
-        elif str(field.type).startswith("float"):
-            yield _real(field.name, unknown=True)
-        elif str(field.type).startswith("int"):
-            yield sa.Column(field.name, sa.Integer)
-        else:
-            # Hosts stand between commas, so that each can be searched for.
-            yield _text(field.name, unknown=True)
+def _of_record(kind: str) -> list[sa.Column[Any]]:
+    """Return a column for each number or text of a job's record: new ones come by themselves."""
+    made = {"float": sa.Double, "int": sa.Integer}.get(kind, sa.Text)
+    return [
+        sa.Column(field.name, made)
+        for field in fields(JobRecord)
+        if field.name != "number" and kind == _KINDS.get(str(field.type).split(" ")[0], "text")
+    ]
 
 
+_KINDS = {"float": "float", "int": "int"}
+# The widest columns come first: behind those of any length a server leaves room before each.
 jobs = sa.Table(
     "centre_jobs",
     CENTRE,
-    *_of_record(),
+    sa.Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    # When it was over, infinity while it is not.
+    sa.Column("over", sa.Double, primary_key=True, autoincrement=False),
+    *_of_record("float"),
+    *_of_record("int"),
+    # Whether the sums have it.
+    sa.Column("settled", sa.Boolean, nullable=False),
+    # Hosts stand between commas, so that each can be searched for.
+    *_of_record("text"),
     # What it is called in addresses: as hard to guess as it is to count others by it.
     _text("ref"),
-    # When it was over, infinity while it is not; its parts by hour; whether the sums have them.
-    sa.Column("over", sa.Double, primary_key=True, autoincrement=False),
+    # Its parts by hour.
     sa.Column("hours", sa.LargeBinary),
-    sa.Column("settled", sa.Boolean, nullable=False),
-    # What tells two jobs apart that ended at once is sorted when asked, but for all jobs together:
-    # thousands run at a time, and each index has a row of each job.
-    sa.Index("centre_jobs_of_user", "user", sa.text("over DESC")),
-    sa.Index("centre_jobs_of_account", "account", sa.text("over DESC")),
-    sa.Index("centre_jobs_by_over", sa.text("over DESC"), sa.text("ref DESC")),
-    sa.Index("centre_jobs_by_ref", "ref"),
+    # Each index has a row of each job. Those that end in a moment grow at one place only, and stay
+    # full. What tells two jobs apart that ended at once is sorted when asked.
+    sa.Index("centre_jobs_of_user", "user", "over"),
+    # Of an account there are so many that the last are soon found among all, or so few.
+    sa.Index("centre_jobs_of_account", "account"),
+    sa.Index("centre_jobs_by_over", "over").ddl_if(dialect="postgresql"),
+    sa.Index("centre_jobs_by_over", "over", "ref").ddl_if(dialect="sqlite"),
+    sa.Index("centre_jobs_by_ref", "ref").ddl_if(dialect="sqlite"),
     sa.Index("centre_jobs_by_id", "job_id"),
     postgresql_partition_by="RANGE (over)",
 )
@@ -84,6 +90,12 @@ sa.Index(
     postgresql_where=is_renamed,
     sqlite_where=is_renamed,
 )
+# What rows are called begins alike for few: an index of the rest as well would be twice as large.
+_ALIKE = 7
+_called = sa.func.substr(jobs.c.ref, sa.literal_column("1"), sa.literal_column(str(_ALIKE)))
+sa.Index("centre_jobs_by_ref", _called).ddl_if(dialect="postgresql")
+# These were of other columns, or of more, up to version 1.
+_OTHERWISE = tuple(f"centre_jobs_{each}" for each in ("of_user", "of_account", "by_over", "by_ref"))
 # Rows of these change each minute: beside each is room for the next.
 _FILLED_PERCENT = 50
 
@@ -295,6 +307,8 @@ def bring_centre_up_to_date(database: Database) -> None:
             )
         elif version < VERSION:
             sum_up_months(connection)
+            for name in _OTHERWISE:
+                connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")
             connection.execute(sa.update(schema).values(version=VERSION))
         there = {each["name"] for each in sa.inspect(connection).get_columns(jobs.name)}
         for column in jobs.c:
@@ -308,6 +322,11 @@ def bring_centre_up_to_date(database: Database) -> None:
             connection.exec_driver_sql(
                 f"CREATE TABLE IF NOT EXISTS {jobs.name}_open PARTITION OF {jobs.name} DEFAULT "
                 f"WITH (fillfactor = {_FILLED_PERCENT})"
+            )
+            # All that go on are over at once, and the only ones of which that many are.
+            connection.exec_driver_sql(
+                f"CREATE INDEX IF NOT EXISTS {jobs.name}_open_in_order ON {jobs.name}_open "
+                "(over, ref)"
             )
             # What is held back is said of these tables, and so after them.
             from lowtide.serve.guards import put_up
@@ -333,6 +352,11 @@ def sum_up_months(connection: sa.Connection) -> None:
         connection.execute(sa.insert(usage_month).from_select(names, days))
         later = sa.select(sa.func.min(of.begins)).where(of.begins >= ends)
         first = connection.execute(later).scalar()
+
+
+def is_called(ref: str) -> sa.ColumnElement[bool]:
+    """Return whether a row is that of the job that addresses call so."""
+    return sa.and_(_called == ref[:_ALIKE], jobs.c.ref == ref)
 
 
 def take_turns(connection: sa.Connection, what: str) -> None:

@@ -26,6 +26,7 @@ from lowtide.serve.schema import (
     accounts,
     audit,
     incarnations,
+    is_called,
     is_renamed,
     jobs,
     members,
@@ -248,7 +249,7 @@ class Viewer:
         )
         with self.reading() as connection:
             if after:
-                place = sa.select(jobs.c.number).where(jobs.c.ref == after, self.may_see(jobs))
+                place = sa.select(jobs.c.number).where(is_called(after), self.may_see(jobs))
                 number = connection.execute(place).scalar()
                 if number is None:
                     raise InvalidInput("after is what the list before gave as next")
@@ -490,10 +491,9 @@ class Viewer:
             last = sa.select(of.host, of.received, of.reason).order_by(of.id.desc())
             rows = connection.execute(last.limit(50)).all() if self.sees_all else []
         nodes = self.nodes()
-        silent = [each["name"] for each in nodes if self._is_silent(each)]
         return {
             "nodes": len(nodes),
-            "silent": silent,
+            "silent": [each["name"] for each in nodes if self._is_silent(each)],
             "set_aside": aside,
             "pieces": [
                 {"host": row.host, "received": row.received, "reason": row.reason} for row in rows
@@ -550,7 +550,7 @@ class Viewer:
         return [each for each in read_hosts(connection) if each.name in wanted]
 
     def _row(self, ref: str) -> Mapping[str, Any] | None:
-        question = sa.select(jobs).where(jobs.c.ref == ref, self.may_see(jobs))
+        question = sa.select(jobs).where(is_called(ref), self.may_see(jobs))
         with self.reading() as connection:
             row = connection.execute(question).mappings().first()
             return None if row is None else dict(row)
