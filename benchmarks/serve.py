@@ -11,7 +11,6 @@ is beyond its limit.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -36,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from lowtide.serve import schema
 from lowtide.serve.ingest import Arrival, PieceOrigin, receive_all
 from lowtide.serve.kept_looks import keep_looks
+from lowtide.serve.ledger import ref_of
 from lowtide.serve.tokens import READ_ALL, begin_session, make_token, node_scope
 from lowtide.serve.viewer import Rights, Viewer, Wanted
 from lowtide.store.bulk import insert_rows
@@ -286,10 +286,10 @@ def fill(database: Database, count: int) -> None:
                 ended = float(begins[place] + length[place])
                 row = dict.fromkeys(columns) | texts
                 row |= {
-                    "number": number, "job_id": str(number), "shown_id": str(number),
+                    "number": number, "job_id": str(number),
                     "user": f"user{owner[place]}", "account": f"account{owner[place] % 40}",
                     "name": f"train-{number % 97}", "hosts": f",n{number % 10_000:05},",
-                    "ref": hashlib.sha256(str(number).encode()).hexdigest()[:20], "over": ended,
+                    "over": ended,
                     "ended": ended, "started": float(begins[place]),
                     "submitted": float(begins[place] - 60), "settled": True, "looks": 100,
                     "elapsed_s": float(length[place]), "seen_s": float(length[place]),
@@ -300,7 +300,7 @@ def fill(database: Database, count: int) -> None:
                     "time_limit_s": 14400.0, "exit_code": 0, "peak_cpus": 4.0,
                     "mean_memory_bytes": 3e9, "peak_memory_bytes": 4e9, "peak_power_w": 600.0,
                 }  # fmt: skip
-                rows.append(row)
+                rows.append({**row, "ref": ref_of(row)})
             with database.writing() as connection:
                 months = {schema.month_of(float(each)) for each in begins + length}
                 schema.make_partitions(connection, [each for each in months if each])

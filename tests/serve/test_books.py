@@ -85,7 +85,6 @@ EARLIER = {
     "centre_jobs_of_user": '("user", over DESC)',
     "centre_jobs_of_account": "(account, over DESC)",
     "centre_jobs_by_over": "(over DESC, ref DESC)",
-    "centre_jobs_by_ref": "(ref)",
 }
 
 

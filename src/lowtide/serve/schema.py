@@ -68,21 +68,21 @@ jobs = sa.Table(
     _text("ref"),
     # Its parts by hour.
     sa.Column("hours", sa.LargeBinary),
-    # Each index has a row of each job. Those that end in a moment grow at one place only, and stay
-    # full. What tells two jobs apart that ended at once is sorted when asked.
+    # Each index has a row of each job, so each is as narrow as it can be. What tells two jobs apart
+    # that ended at once is sorted when asked; of an account the last are soon found among all, or
+    # there are few.
     sa.Index("centre_jobs_of_user", "user", "over"),
-    # Of an account there are so many that the last are soon found among all, or so few.
     sa.Index("centre_jobs_of_account", "account"),
     sa.Index("centre_jobs_by_over", "over").ddl_if(dialect="postgresql"),
     sa.Index("centre_jobs_by_over", "over", "ref").ddl_if(dialect="sqlite"),
-    sa.Index("centre_jobs_by_ref", "ref").ddl_if(dialect="sqlite"),
+    sa.Index("centre_jobs_by_ref", "ref"),
     sa.Index("centre_jobs_by_id", "job_id"),
     postgresql_partition_by="RANGE (over)",
 )
 # Those that go on are few, and asked for with every sum.
 _goes_on = sa.not_(jobs.c.settled)
 sa.Index("centre_jobs_going", jobs.c.last_seen, postgresql_where=_goes_on, sqlite_where=_goes_on)
-# As users type them, which is otherwise for parts of arrays alone.
+# As users type them, where that is otherwise: for parts of arrays alone.
 is_renamed = jobs.c.shown_id != jobs.c.job_id
 sa.Index(
     "centre_jobs_by_shown",
@@ -90,12 +90,8 @@ sa.Index(
     postgresql_where=is_renamed,
     sqlite_where=is_renamed,
 )
-# What rows are called begins alike for few: an index of the rest as well would be twice as large.
-_ALIKE = 7
-_called = sa.func.substr(jobs.c.ref, sa.literal_column("1"), sa.literal_column(str(_ALIKE)))
-sa.Index("centre_jobs_by_ref", _called).ddl_if(dialect="postgresql")
 # These were of other columns, or of more, up to version 1.
-_OTHERWISE = tuple(f"centre_jobs_{each}" for each in ("of_user", "of_account", "by_over", "by_ref"))
+_OTHERWISE = ("centre_jobs_of_user", "centre_jobs_of_account", "centre_jobs_by_over")
 # Rows of these change each minute: beside each is room for the next.
 _FILLED_PERCENT = 50
 
@@ -352,11 +348,6 @@ def sum_up_months(connection: sa.Connection) -> None:
         connection.execute(sa.insert(usage_month).from_select(names, days))
         later = sa.select(sa.func.min(of.begins)).where(of.begins >= ends)
         first = connection.execute(later).scalar()
-
-
-def is_called(ref: str) -> sa.ColumnElement[bool]:
-    """Return whether a row is that of the job that addresses call so."""
-    return sa.and_(_called == ref[:_ALIKE], jobs.c.ref == ref)
 
 
 def take_turns(connection: sa.Connection, what: str) -> None:

@@ -26,7 +26,6 @@ from lowtide.serve.schema import (
     accounts,
     audit,
     incarnations,
-    is_called,
     is_renamed,
     jobs,
     members,
@@ -249,7 +248,7 @@ class Viewer:
         )
         with self.reading() as connection:
             if after:
-                place = sa.select(jobs.c.number).where(is_called(after), self.may_see(jobs))
+                place = sa.select(jobs.c.number).where(jobs.c.ref == after, self.may_see(jobs))
                 number = connection.execute(place).scalar()
                 if number is None:
                     raise InvalidInput("after is what the list before gave as next")
@@ -263,7 +262,7 @@ class Viewer:
         row = self._row(ref)
         if row is None:
             return None
-        self.note({row["user"] or ""}, f"job {row['shown_id']}")
+        self.note({row["user"] or ""}, f"job {row['shown_id'] or row['job_id']}")
         return self.found(row)
 
     def course(
@@ -273,7 +272,7 @@ class Viewer:
         row = self._row(ref)
         if row is None:
             return None
-        self.note({row["user"] or ""}, f"course of job {row['shown_id']}")
+        self.note({row["user"] or ""}, f"course of job {row['shown_id'] or row['job_id']}")
         # The row was given: what follows asks for that job alone.
         with self.reading() as connection:
             ran_on = [each.number for each in self._hosts(connection, split(row["hosts"]))]
@@ -550,7 +549,7 @@ class Viewer:
         return [each for each in read_hosts(connection) if each.name in wanted]
 
     def _row(self, ref: str) -> Mapping[str, Any] | None:
-        question = sa.select(jobs).where(is_called(ref), self.may_see(jobs))
+        question = sa.select(jobs).where(jobs.c.ref == ref, self.may_see(jobs))
         with self.reading() as connection:
             row = connection.execute(question).mappings().first()
             return None if row is None else dict(row)
@@ -565,6 +564,7 @@ class Viewer:
         """Return a job that may be seen, from its row."""
         values = {name: row[name] for name in _RECORD}
         values["hosts"] = split(row["hosts"])
+        values["shown_id"] = row["shown_id"] or row["job_id"]
         for each in fields(JobRecord):
             if str(each.type) == "float" and values[each.name] is None:
                 values[each.name] = math.nan
