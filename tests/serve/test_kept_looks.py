@@ -12,6 +12,7 @@ from lowtide.serve import schema
 from lowtide.serve.kept_looks import keep_looks, kept_look, pack, unpack
 from lowtide.serve.viewer import Rights, Viewer, VisibleJob, Wanted
 from lowtide.store.database import Database
+from lowtide.store.tables import chunks
 from support.nightly import drawn
 from support.pushed import Node, centre, rows
 from support.ticks import START, facts, unit
@@ -133,4 +134,9 @@ def test_nothing_is_kept_of_jobs_that_go_on_or_ended_long_ago(tmp_path: Path) ->
         told = kept_look(database, found.record)
         assert told is not None
         assert repr(unpack(pack(told))) == repr(told)
+        # What cannot be read keeps nobody else's from being kept.
+        with database.writing() as connection:
+            connection.execute(sa.delete(schema.looks))
+            connection.execute(sa.update(chunks).values(body=b"damaged"))
+        assert keep_looks(database, now=now + 60.0, many=1) == 0
         node.store.close()

@@ -8,6 +8,7 @@ whoever looks first. What waiting would have saved is not kept: more is known of
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 import zlib
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 import numpy as np
 import sqlalchemy as sa
 
+from lowtide.errors import StoreProblem
 from lowtide.hindsight.job import Seen, look_at
 from lowtide.hindsight.phases import FoundPhase, JobPhases
 from lowtide.monitor.verdicts import Behaviour
@@ -27,6 +29,7 @@ from lowtide.store.bulk import put_rows
 from lowtide.store.database import Database
 from lowtide.store.records import thinned
 
+_LOG = logging.getLogger(__name__)
 # Of what is packed below: what another has packed is worked out anew.
 _VERSION = 1
 # So many looks, of all nodes together, are read in less time than the rest of a page takes.
@@ -104,7 +107,13 @@ def keep_looks(
         stands = _stands(record)
         if stands == row["stands"] or time.monotonic() >= over:
             continue
-        body = pack(look_at(store, record))
+        try:
+            body = pack(look_at(store, record))
+        except StoreProblem:
+            raise
+        except Exception as error:  # noqa: BLE001 - no job may keep others from being read
+            _LOG.info("what job %s did cannot be read: %s", record.shown_id, error)
+            continue
         with database.writing() as connection:
             put_rows(connection, looks, [{"job": record.number, "stands": stands, "body": body}])
         done += 1
