@@ -116,7 +116,7 @@ def test_a_question_without_its_rule_gets_no_others_rows(one: World, who: str) -
             assert found - {""} == wanted
             assert who == "sue" or "" not in found
         mine = set(connection.execute(sa.select(schema.jobs.c.number)).scalars())
-        for column in (tables.phases.c.job, tables.origins.c.job):
+        for column in (tables.phases.c.job, tables.origins.c.job, schema.looks.c.job):
             assert set(connection.execute(sa.select(column)).scalars()) <= mine
         owners = set(connection.execute(sa.select(schema.audit.c.owner)).scalars())
         assert owners <= (owners if who == "sue" else {who})

@@ -56,7 +56,7 @@ def _compare(database: Database, direct: Store, now: float) -> None:
 
 
 def _compare_sums(database: Database, direct: Store, now: float) -> None:
-    """Compare sums by hour and day with those of the jobs' courses."""
+    """Compare sums by hour, day and month with those of the jobs' courses."""
     energy: dict[tuple[int, str], float] = defaultdict(float)
     total: dict[str, float] = defaultdict(float)
     over = [row for row in rows(database, schema.jobs) if row["settled"]]
@@ -72,7 +72,7 @@ def _compare_sums(database: Database, direct: Store, now: float) -> None:
         by_hour[row["begins"], row["account"]] += row["energy_j"]
     for key, joules in energy.items():
         assert by_hour[key] == pytest.approx(joules, abs=1.0)
-    for table in (schema.usage_hour, schema.usage_day):
+    for table in schema.USAGE:
         sums: dict[str, float] = defaultdict(float)
         counted = 0
         for row in rows(database, table):

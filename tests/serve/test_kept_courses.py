@@ -36,8 +36,7 @@ def test_courses_grow_coarser_and_sums_stay(place: str, tmp_path: Path) -> None:
 
         def stands() -> tuple[object, ...]:
             return tuple(
-                rows(database, table)
-                for table in (schema.jobs, schema.usage_hour, schema.usage_day, schema.unit_now)
+                rows(database, table) for table in (schema.jobs, *schema.USAGE, schema.unit_now)
             )
 
         def course() -> tuple[int, float]:

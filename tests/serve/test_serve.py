@@ -86,7 +86,7 @@ def test_a_machine_s_own_store_is_a_page_for_its_user(tmp_path: Path) -> None:
         home = _read(opener, link[0])
         assert "&lt;b&gt;fold&lt;/b&gt;" in home
         assert "<b>fold" not in home
-        ref = re.search(r"/jobs/(\w{20})", home)
+        ref = re.search(r"/jobs/(\w{15})", home)
         assert ref is not None
         page = _read(opener, f"http://127.0.0.1:{port}/jobs/{ref[1]}")
         assert "300 kJ" in page

@@ -49,10 +49,10 @@ def parts(chance: random.Random) -> list[Part]:
 def kept(where: str, these: list[Part]) -> Iterator[Database]:
     """Keep parts as the sums of a centre."""
     with centre(where) as database:
-        for length, table in schema.USAGE.items():
+        for table, begin_of in schema.USAGE.items():
             sums: dict[tuple[int, str, str], list[float]] = defaultdict(list)
             for hour, account, user, energy_j in these:
-                sums[hour // length * length, account, user].append(energy_j)
+                sums[begin_of(hour), account, user].append(energy_j)
             rows = [
                 {
                     "begins": begins, "cluster": "alps", "account": account, "user": user,
@@ -124,6 +124,30 @@ def test_a_member_is_told_whole_months_of_enough_others(tmp_path: Path, seed: in
                     assert found == pytest.approx(expected(these, least=least, **span))
                     # Whether others' use is lacking is not told: only that it may be.
                     assert all(row["partial"] == (row["account"] != "tiny") for row in rows)
+
+
+@pytest.mark.parametrize("seed", range(drawn(2, 40)))
+def test_whoever_sees_all_is_told_every_part(place: str, seed: int) -> None:
+    """Whatever months, days and hours a sum is made of, and whenever it is asked for."""
+    chance = random.Random(seed)
+    these = parts(chance)
+    with kept(place, these) as database:
+        for by, span, wanted in asked(chance):
+            now = chance.choice([LATER, span["end"], FIRST + DAY * chance.randrange(100)])
+            role = chance.choice(["owner", "support"])
+            sums: dict[object, float] = defaultdict(float)
+            for hour, account, user, energy_j in these:
+                row = {"account": account, "user": user, "state": "completed"}
+                if span["start"] <= hour < span["end"] and wanted.items() <= row.items():
+                    times = {"hour": hour, "day": hour // DAY * DAY}
+                    sums[{**row, **times}[by]] += energy_j
+            found = Viewer(database, "sue", Rights(role=role), now).usage(by, **span, wanted=wanted)
+            assert {row[by]: row["energy_j"] for row in found} == pytest.approx(sums, rel=1e-9)
+        if these:
+            # Whose sum it is that a look was at is known of months, too.
+            with database.reading() as connection:
+                owners = set(connection.execute(sa.select(schema.audit.c.owner)).scalars())
+            assert owners <= {each[2] for each in these}
 
 
 @pytest.mark.parametrize("seed", range(drawn(4, 40)))

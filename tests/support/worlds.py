@@ -12,6 +12,7 @@ from anyio.from_thread import start_blocking_portal
 
 from lowtide.serve.app import make_app
 from lowtide.serve.gate import Doorkeeper
+from lowtide.serve.kept_looks import keep_looks
 from lowtide.serve.people import Roster
 from lowtide.serve.settings import Account, Settings
 from lowtide.serve.tokens import LINK, READ_ALL, make_token
@@ -119,6 +120,7 @@ def world(where: str, folder: Path, deeds: tuple[Deed, ...], **settings: Any) ->
         done = [*COMMON, *deeds]
         for host in ("n1", "n2"):
             _watch(database, Node(folder / f"{host}.sqlite", host), done)
+        keep_looks(database, now=NOW, many=1)
         keeper = Doorkeeper(database, how, clock=lambda: NOW)
         tokens = {
             who: make_token(database, owner=who, scope=READ_ALL, lasts_s=1e6, now=START)

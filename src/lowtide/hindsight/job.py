@@ -68,10 +68,60 @@ class Hindsight:
     expected: Entry | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seen:
+    """What was seen of a job while it ran: of one that is over it stays as it is.
+
+    Attributes:
+        begin: When what is known of it begins, epoch seconds.
+        end: When it ends.
+        phases: Its phases; None where they cannot be told.
+        notes: What could not be told, and why.
+    """
+
+    series: Series
+    begin: float
+    end: float
+    behaviour: Behaviour
+    pue: float
+    phases: JobPhases | None
+    notes: tuple[str, ...]
+
+
+def look_at(store: Store, record: JobRecord) -> Seen:
+    """Read what a job did, and its nodes meanwhile: of many nodes and a day that takes a second."""
+    series = store.series(record)
+    begin = float(series.starts[0]) if len(series) else record.first_seen
+    end = float(series.times[-1]) if len(series) else record.last_seen
+    watched = {host.name for host in store.hosts()}
+    nodes = list(
+        store.many_node_series(
+            [host for host in record.hosts if host in watched], start=begin, end=end
+        )
+    )
+    phases = None
+    try:
+        phases = look_for_phases(record, series, store.phases(record))
+        notes = (phases.note,) * bool(phases.note)
+    except LowtideError as error:
+        notes = (f"No phases: {error}.",)
+    return Seen(
+        series=series,
+        begin=begin,
+        end=end,
+        behaviour=behaviour_of(record, series, nodes),
+        # It is kept to four digits or so, and told to two or three.
+        pue=round(mean_of(nodes[0], "pue"), 3) if nodes else math.nan,
+        phases=phases,
+        notes=notes,
+    )
+
+
 def look_back(
     store: Store,
     record: JobRecord,
     *,
+    seen: Seen | None = None,
     signal: Signal | None = None,
     beyond: Beyond | None = None,
     waits_s: Sequence[float] = WAITS_S,
@@ -82,29 +132,15 @@ def look_back(
     """Look back at a job.
 
     Args:
+        seen: What it did, where that is known; otherwise it is read.
         cure: What whoever reads it can do where too little is known of the grid; empty for nothing.
         signal: What a kWh emits or costs, to plan on; by default what the watcher knew.
         library: Knows what was to be expected of it; None where nobody asks.
     """
-    series = store.series(record)
-    begin = float(series.starts[0]) if len(series) else record.first_seen
-    end = float(series.times[-1]) if len(series) else record.last_seen
-    watched = {host.name for host in store.hosts()}
-    nodes = list(
-        store.many_node_series(
-            [host for host in record.hosts if host in watched], start=begin, end=end
-        )
-    )
-    behaviour = behaviour_of(record, series, nodes)
-    # It is kept to four digits or so, and told to two or three.
-    pue = round(mean_of(nodes[0], "pue"), 3) if nodes else math.nan
-    notes: list[str] = []
-    phases = None
-    try:
-        phases = look_for_phases(record, series, store.phases(record))
-        notes += [phases.note] * bool(phases.note)
-    except LowtideError as error:
-        notes.append(f"No phases: {error}.")
+    if seen is None:
+        seen = look_at(store, record)
+    series, begin, pue, phases = seen.series, seen.begin, seen.pue, seen.phases
+    notes = list(seen.notes)
     arrival = at_once = math.nan
     waiting: tuple[Waiting, ...] = ()
     if phases is None:
@@ -117,7 +153,7 @@ def look_back(
                 # What waiting would have saved depends on what came after the job, too.
                 node = (
                     store.node_series(record.host, start=begin)
-                    if record.host in watched
+                    if record.host in {host.name for host in store.hosts()}
                     else Series.nothing(NODE.names)
                 )
                 known = known_grid(
@@ -147,8 +183,8 @@ def look_back(
     return Hindsight(
         record=record,
         series=series,
-        behaviour=behaviour,
-        verdicts=judge(behaviour),
+        behaviour=seen.behaviour,
+        verdicts=judge(seen.behaviour),
         phases=phases,
         begin=begin,
         pue=pue,

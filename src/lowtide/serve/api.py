@@ -15,7 +15,6 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 from fastapi import Query, Request
 from starlette.responses import Response
 
@@ -27,7 +26,7 @@ from lowtide.serve.planning import TOO_LITTLE, any_node, grid_ahead, next_job, o
 from lowtide.serve.remote_store import Question, node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
 from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
-from lowtide.store.records import Series
+from lowtide.store.records import Series, thinned
 
 MOST_POINTS = 2000
 _DAY_S = 86400
@@ -339,24 +338,6 @@ def columns_of(series: Series, points: int) -> dict[str, Any]:
         "step_s": series.step_s.tolist(),
         "columns": {name: column.tolist() for name, column in series.columns.items()},
     }
-
-
-def thinned(series: Series, points: int) -> Series:
-    """Return a course in fewer steps: amounts are added, everything else is a mean over time."""
-    edges = np.linspace(0, len(series), points + 1).astype(int)[:-1]
-    step_s = np.add.reduceat(series.step_s, edges)
-    columns = {}
-    for name, column in series.columns.items():
-        amounts = name.endswith(("_j", "_g", "_s", "_bytes")) and "memory" not in name
-        known = ~np.isnan(column)
-        weight = known * (1.0 if amounts else series.step_s)
-        total = np.add.reduceat(np.where(known, column, 0.0) * weight, edges)
-        length = np.add.reduceat(known * series.step_s, edges)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            values = total if amounts else total / length
-        columns[name] = np.where(length > 0, values, np.nan)
-    return Series(times=series.times[np.append(edges[1:], len(series)) - 1], step_s=step_s,
-                  columns=columns)  # fmt: skip
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:

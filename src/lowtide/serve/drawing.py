@@ -18,9 +18,8 @@ from lowtide.hindsight import Hindsight
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule
-from lowtide.serve.api import thinned
 from lowtide.signal import Signal
-from lowtide.store.records import JobRecord, Series
+from lowtide.store.records import JobRecord, Series, thinned
 from lowtide.units import (
     ENERGIES,
     MASSES,
@@ -35,7 +34,7 @@ from lowtide.units import (
 )
 
 # How a course is drawn: so many points, in a box of this size.
-_POINTS = 300
+POINTS = 300
 WIDE, HIGH = 720.0, 160.0
 # Of so many parts of it the mean is told, where a pointer rests and in the table.
 _PARTS = 24
@@ -141,8 +140,8 @@ def panels(series: Series, wanted: Sequence[tuple[str, str, str]]) -> list[dict[
     """Return curves to be drawn: what each is called, its line, its scales, and a small table."""
     if len(series) < 2:
         return []
-    if len(series) > _POINTS:
-        series = thinned(series, _POINTS)
+    if len(series) > POINTS:
+        series = thinned(series, POINTS)
     first, last = float(series.starts[0]), float(series.times[-1])
     drawn = []
     for name, title, unit in wanted:
@@ -271,7 +270,7 @@ def both_panel(first: Series, second: Series) -> dict[str, Any] | None:
         longest = max(longest, float(series.times[-1] - series.starts[0]))
     top = _end_of_scale(most, "W")
     for series in (first, second):
-        part = thinned(series, _POINTS) if len(series) > _POINTS else series
+        part = thinned(series, POINTS) if len(series) > POINTS else series
         zero = float(part.starts[0])
         lines.append(
             _line(part.starts - zero, part.times - zero, part.columns["power_w"], 0.0, longest, top)

@@ -40,10 +40,7 @@ _OF_JOB = f"EXISTS (SELECT 1 FROM {schema.jobs.name} AS seen WHERE seen.number =
 # What the reader sees of each table. It has no right at all to those that are not named here.
 _RULES = {
     schema.jobs.name: f"{_MINE} OR {_among(LEADS)}",
-    **{
-        table.name: f"{_MINE} OR {_among(LEADS)} OR {_among(MEMBER)}"
-        for table in schema.USAGE.values()
-    },
+    **{table.name: f"{_MINE} OR {_among(LEADS)} OR {_among(MEMBER)}" for table in schema.USAGE},
     schema.audit.name: f"{_EVERY} OR owner = {_WHO}",
     schema.tokens.name: f"owner = {_WHO}",
     schema.members.name: f"{_MINE} OR {_among(MEMBER)}",
@@ -51,6 +48,7 @@ _RULES = {
     tables.jobs.name: f"{_OF_JOB}{tables.jobs.name}.id)",
     tables.phases.name: f"{_OF_JOB}{tables.phases.name}.job)",
     tables.origins.name: f"{_OF_JOB}{tables.origins.name}.job)",
+    schema.looks.name: f"{_OF_JOB}{schema.looks.name}.job)",
     # A tick has all jobs of a node in one value, and courses are read by the thousand: of these
     # the numbers say nothing to whoever does not have the job's row.
     **dict.fromkeys(
@@ -67,7 +65,7 @@ _COLUMNS = {schema.tokens.name: "id, owner, scope, note, made, expires, used"}
 # What pieces of nodes change, and what they only add to.
 _OF_INGEST = {
     **dict.fromkeys(
-        (*tables.CONTENTS, schema.jobs, *schema.USAGE.values(), schema.unit_now),
+        (*tables.CONTENTS, schema.jobs, *schema.USAGE, schema.unit_now),
         "SELECT, INSERT, UPDATE, DELETE",
     ),
     schema.incarnations: "SELECT, INSERT, UPDATE",

@@ -1,18 +1,19 @@
-"""The centre's books: a row for each job, and sums by hour and day that always equal the rows'.
+"""The centre's books: a row for each job, and sums over jobs that always equal their rows.
 
 What a job used is spread over the hours in which it did, as its course has it, and the parts come
-to the whole. Sums have a job once it is over, and are changed in the transaction that changes its
-row; whoever asks for sums adds the jobs that go on.
+to the whole. Sums by hour, day and month have a job once it is over, and are changed in the
+transaction that changes its row; whoever asks for sums adds the jobs that go on.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ _STALE_AT_ONCE = 500
 # By how much the store's rows of jobs may be behind what nodes have told in ticks.
 BEHIND_S = 7200.0
 _HEADER = struct.Struct("<qI")
+_REF_SIGNS = 15
 # A row that keeps these stays where it lies, and in all indexes.
 _STAYS = ("number", "over", "ref", "user", "account", "job_id", "shown_id")
 _TEXTS = ("job_id", "source", "user", "state", "account", "partition", "name", "comment", "hosts")
@@ -123,7 +125,7 @@ def settle(
                 _add(changes, before, -1)
             if row is not None:
                 known = None if number in anew else before
-                row["ref"] = _ref(row) if before is None else before["ref"]
+                row["ref"] = ref_of(row) if before is None else before["ref"]
                 hours = _spread(connection, known, row, since.get(number, math.inf))
                 row["hours"] = pack_hours(hours, level=6 if row["settled"] else 1)
                 if row["settled"]:
@@ -135,8 +137,8 @@ def settle(
             if before is not None:
                 moved.append(number)
         _replace(connection, stayed, made, moved)
-    for length in USAGE:
-        _write(connection, length, changes)
+    for table, begin_of in USAGE.items():
+        _write(connection, table, begin_of, changes)
 
 
 def _replace(
@@ -241,6 +243,8 @@ def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict
     for values in zip(*given.values(), strict=True):
         row = dict(zip(given, map(_plain, values), strict=True))
         row["hosts"] = joined(row["hosts"])
+        if row["shown_id"] == row["job_id"]:
+            row["shown_id"] = None
         over = row["state"] not in (None, *NOT_OVER) or (
             row["state"] is None and (row["ended"] is not None or now - _moment(row, 0.0) > STALE_S)
         )
@@ -250,12 +254,14 @@ def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict
     return rows
 
 
-def _ref(row: Mapping[str, Any]) -> str:
+def ref_of(row: Mapping[str, Any]) -> str:
     """Return what a job is called in addresses, from then on whatever else is learned of it."""
     home = "" if row["source"] in SHARED_SOURCES else row["hosts"]
     first = row["started"] if row["started"] is not None else row["submitted"]
     named = repr((row["cluster"], row["source"], home, row["job_id"], first))
-    return hashlib.sha256(named.encode()).hexdigest()[:20]
+    digest = hashlib.sha256(named.encode()).digest()
+    # As short as what says as much: an index has it of each job. Earlier ones had 20 signs.
+    return base64.b32encode(digest).decode().lower()[:_REF_SIGNS]
 
 
 def _plain(value: Any) -> Any:
@@ -379,13 +385,15 @@ def _add(changes: dict[tuple[Any, ...], FloatArray], row: Mapping[str, Any], sig
 
 
 def _write(
-    connection: sa.Connection, length: int, changes: Mapping[tuple[Any, ...], FloatArray]
+    connection: sa.Connection,
+    table: sa.Table,
+    begin_of: Callable[[float], int],
+    changes: Mapping[tuple[Any, ...], FloatArray],
 ) -> None:
-    """Bring changes into the sums of one length of time."""
-    table = USAGE[length]
+    """Bring changes into the sums by one length of time."""
     summed: dict[tuple[Any, ...], FloatArray] = {}
     for (hour, *of), values in changes.items():
-        key = (hour * HOUR_S // length * length, *of)
+        key = (begin_of(hour * HOUR_S), *of)
         summed[key] = summed[key] + values if key in summed else values
     names = (*COUNTED, *SUMMED)
     keys = ("begins", *DIMENSIONS)

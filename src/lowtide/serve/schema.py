@@ -1,8 +1,8 @@
 """The centre's tables, beside those of the store, on SQLite and on PostgreSQL.
 
 The store's tables mirror what the nodes hold. These have what pages ask for: a job's facts and
-totals as columns that can be filtered, sorted and summed; sums by hour and day; who may see what;
-who looked. On PostgreSQL jobs lie in partitions by the month in which they ended.
+totals as columns that can be filtered, sorted and summed; sums by hour, day and month; who may see
+what; who looked. On PostgreSQL jobs lie in partitions by the month in which they ended.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from lowtide.store import JobRecord
 from lowtide.store.database import Database
 
 CENTRE = sa.MetaData()
-VERSION = 1
+# Since 2 there are sums by month: whoever does not know them would leave them as they are.
+VERSION = 2
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 # Who takes turns at what, by numbers that no other program on the server has.
 _TURNS = {"tables": 0x6C6F7776, "books": 0x6C6F7777, "tries": 0x6C6F7778, "mails": 0x6C6F7779}
 # The year 2100: whatever is said to have ended later lies with what goes on.
-_FARTHEST = 4_102_444_800.0
+FARTHEST = 4_102_444_800.0
 
 
 def _key() -> sa.Column[int]:
@@ -39,35 +40,41 @@ def _real(name: str, *, unknown: bool = False) -> sa.Column[float]:
     return sa.Column(name, sa.Double, nullable=unknown)
 
 
-def _of_record() -> Iterable[sa.Column[Any]]:
-    """Yield a column for each field of a job's record: a new quantity becomes one by itself."""
-    for field in fields(JobRecord):
-        if field.name == "number":
-            yield sa.Column("number", _NUMBER, primary_key=True, autoincrement=False)
-        elif str(field.type).startswith("float"):
-            yield _real(field.name, unknown=True)
-        elif str(field.type).startswith("int"):
-            yield sa.Column(field.name, sa.Integer)
-        else:
-            # Hosts stand between commas, so that each can be searched for.
-            yield _text(field.name, unknown=True)
+def _of_record(kind: str) -> list[sa.Column[Any]]:
+    """Return a column for each number or text of a job's record: new ones come by themselves."""
+    made = {"float": sa.Double, "int": sa.Integer}.get(kind, sa.Text)
+    return [
+        sa.Column(field.name, made)
+        for field in fields(JobRecord)
+        if field.name != "number" and kind == _KINDS.get(str(field.type).split(" ")[0], "text")
+    ]
 
 
+_KINDS = {"float": "float", "int": "int"}
+# The widest columns come first: behind those of any length a server leaves room before each.
 jobs = sa.Table(
     "centre_jobs",
     CENTRE,
-    *_of_record(),
+    sa.Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    # When it was over, infinity while it is not.
+    sa.Column("over", sa.Double, primary_key=True, autoincrement=False),
+    *_of_record("float"),
+    *_of_record("int"),
+    # Whether the sums have it.
+    sa.Column("settled", sa.Boolean, nullable=False),
+    # Hosts stand between commas, so that each can be searched for.
+    *_of_record("text"),
     # What it is called in addresses: as hard to guess as it is to count others by it.
     _text("ref"),
-    # When it was over, infinity while it is not; its parts by hour; whether the sums have them.
-    sa.Column("over", sa.Double, primary_key=True, autoincrement=False),
+    # Its parts by hour.
     sa.Column("hours", sa.LargeBinary),
-    sa.Column("settled", sa.Boolean, nullable=False),
-    # What tells two jobs apart that ended at once is sorted when asked, but for all jobs together:
-    # thousands run at a time, and each index has a row of each job.
-    sa.Index("centre_jobs_of_user", "user", sa.text("over DESC")),
-    sa.Index("centre_jobs_of_account", "account", sa.text("over DESC")),
-    sa.Index("centre_jobs_by_over", sa.text("over DESC"), sa.text("ref DESC")),
+    # Each index has a row of each job, so each is as narrow as it can be. What tells two jobs apart
+    # that ended at once is sorted when asked; of an account the last are soon found among all, or
+    # there are few.
+    sa.Index("centre_jobs_of_user", "user", "over"),
+    sa.Index("centre_jobs_of_account", "account"),
+    sa.Index("centre_jobs_by_over", "over").ddl_if(dialect="postgresql"),
+    sa.Index("centre_jobs_by_over", "over", "ref").ddl_if(dialect="sqlite"),
     sa.Index("centre_jobs_by_ref", "ref"),
     sa.Index("centre_jobs_by_id", "job_id"),
     postgresql_partition_by="RANGE (over)",
@@ -75,7 +82,7 @@ jobs = sa.Table(
 # Those that go on are few, and asked for with every sum.
 _goes_on = sa.not_(jobs.c.settled)
 sa.Index("centre_jobs_going", jobs.c.last_seen, postgresql_where=_goes_on, sqlite_where=_goes_on)
-# As users type them, which is otherwise for parts of arrays alone.
+# As users type them, where that is otherwise: for parts of arrays alone.
 is_renamed = jobs.c.shown_id != jobs.c.job_id
 sa.Index(
     "centre_jobs_by_shown",
@@ -83,6 +90,8 @@ sa.Index(
     postgresql_where=is_renamed,
     sqlite_where=is_renamed,
 )
+# These were of other columns, or of more, up to version 1.
+_OTHERWISE = ("centre_jobs_of_user", "centre_jobs_of_account", "centre_jobs_by_over")
 # Rows of these change each minute: beside each is room for the next.
 _FILLED_PERCENT = 50
 
@@ -109,8 +118,40 @@ def _usage(name: str) -> sa.Table:
     )
 
 
-usage_hour, usage_day = _usage("usage_hour"), _usage("usage_day")
-USAGE = {3600: usage_hour, 86400: usage_day}
+usage_hour, usage_day, usage_month = (_usage(f"usage_{each}") for each in ("hour", "day", "month"))
+
+
+def begin_of_hour(moment: float) -> int:
+    """Return when the hour of a moment begins."""
+    return int(moment // 3600 * 3600)
+
+
+def begin_of_day(moment: float) -> int:
+    """Return when the day of a moment begins."""
+    return int(moment // 86400 * 86400)
+
+
+def begin_of_month(moment: float) -> int:
+    """Return when the month of a moment begins; of one that is no moment of ours, its day.
+
+    >>> begin_of_month(1_700_000_000.0) == datetime(2023, 11, 1, tzinfo=UTC).timestamp()
+    True
+    """
+    month = month_of(moment)
+    if month is None:
+        return begin_of_day(moment)
+    return int(datetime(*month, 1, tzinfo=UTC).timestamp())
+
+
+def end_of_month(moment: float) -> int:
+    """Return when the month of a moment ends."""
+    # The month after begins within so many days.
+    later = 31 * 86400 if month_of(moment) else 86400
+    return begin_of_month(begin_of_month(moment) + later)
+
+
+# When that begins of which a table has sums.
+USAGE = {usage_hour: begin_of_hour, usage_day: begin_of_day, usage_month: begin_of_month}
 
 # What units have used by their last tick; the store's own row knows it up to the last chunk.
 unit_now = sa.Table(
@@ -118,6 +159,16 @@ unit_now = sa.Table(
     CENTRE,
     sa.Column("unit", _NUMBER, primary_key=True, autoincrement=False),
     sa.Column("totals", sa.LargeBinary, nullable=False),
+)
+
+# What was seen of a job that is over and takes long to read, as `serve.kept_looks` packs it, and of
+# which row of it that is so.
+looks = sa.Table(
+    "job_looks",
+    CENTRE,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    _text("stands"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
 incarnations = sa.Table(
@@ -237,6 +288,8 @@ def bring_centre_up_to_date(database: Database) -> None:
     """Make the centre's tables where they are not there, and columns for what is new."""
     with database.taking_long(), database.writing() as connection:
         is_file = database.is_file
+        # In the order of those who write jobs: sums are not changed while they are made.
+        take_turns(connection, "books")
         take_turns(connection, "tables")
         CENTRE.create_all(connection)
         version = connection.execute(sa.select(schema.c.version)).scalar()
@@ -248,6 +301,11 @@ def bring_centre_up_to_date(database: Database) -> None:
                 f"versions up to {VERSION}: update lowtide",
                 where=database.name,
             )
+        elif version < VERSION:
+            sum_up_months(connection)
+            for name in _OTHERWISE:
+                connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")
+            connection.execute(sa.update(schema).values(version=VERSION))
         there = {each["name"] for each in sa.inspect(connection).get_columns(jobs.name)}
         for column in jobs.c:
             if column.name not in there:
@@ -261,10 +319,35 @@ def bring_centre_up_to_date(database: Database) -> None:
                 f"CREATE TABLE IF NOT EXISTS {jobs.name}_open PARTITION OF {jobs.name} DEFAULT "
                 f"WITH (fillfactor = {_FILLED_PERCENT})"
             )
+            # All that go on are over at once, and the only ones of which that many are.
+            connection.exec_driver_sql(
+                f"CREATE INDEX IF NOT EXISTS {jobs.name}_open_in_order ON {jobs.name}_open "
+                "(over, ref)"
+            )
             # What is held back is said of these tables, and so after them.
             from lowtide.serve.guards import put_up
 
             put_up(connection)
+
+
+def sum_up_months(connection: sa.Connection) -> None:
+    """Make the sums by month anew, of those by day."""
+    connection.execute(sa.delete(usage_month))
+    of = usage_day.c
+    first, last = connection.execute(
+        sa.select(sa.func.min(of.begins), sa.func.max(of.begins))
+    ).one()
+    names = ("begins", *DIMENSIONS, *COUNTED, *SUMMED)
+    while first is not None and first <= last:
+        begins = begin_of_month(first)
+        ends = end_of_month(first)
+        sums = (sa.func.sum(of[name]) for name in (*COUNTED, *SUMMED))
+        days = sa.select(sa.literal(begins), *(of[name] for name in DIMENSIONS), *sums)
+        days = days.where(of.begins >= begins, of.begins < ends)
+        days = days.group_by(*(of[name] for name in DIMENSIONS))
+        connection.execute(sa.insert(usage_month).from_select(names, days))
+        later = sa.select(sa.func.min(of.begins)).where(of.begins >= ends)
+        first = connection.execute(later).scalar()
 
 
 def take_turns(connection: sa.Connection, what: str) -> None:
@@ -283,7 +366,7 @@ def month_of(moment: float) -> tuple[int, int] | None:
     >>> month_of(1_700_000_000.0)
     (2023, 11)
     """
-    if not 0 <= moment < _FARTHEST:
+    if not 0 <= moment < FARTHEST:
         return None
     when = datetime.fromtimestamp(moment, UTC)
     return when.year, when.month

@@ -20,7 +20,19 @@ import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.serve.ledger import HOUR_S, parts_of
-from lowtide.serve.schema import COUNTED, DIMENSIONS, SUMMED, USAGE, jobs, members
+from lowtide.serve.schema import (
+    COUNTED,
+    DIMENSIONS,
+    FARTHEST,
+    SUMMED,
+    begin_of_day,
+    end_of_month,
+    jobs,
+    members,
+    usage_day,
+    usage_hour,
+    usage_month,
+)
 
 if TYPE_CHECKING:
     from lowtide.serve.viewer import Viewer
@@ -44,7 +56,8 @@ def usage(
     sums: _Sums = {}
     owners: dict[Any, set[str]] = defaultdict(set)
     with viewer.reading() as connection:
-        for table, first, last in _stretches(start, end, hourly=by == "hour"):
+        until = _open_end(viewer, connection, end)
+        for table, first, last in _stretches(start, until, by):
             key = table.c.begins if by in ("hour", "day") else table.c[by]
             # Whose it is matters to those alone whose looks are written down, and takes its time.
             whose = table.c.user if viewer.is_noted else sa.literal("")
@@ -57,7 +70,7 @@ def usage(
                 .group_by(key)
             )
             for group, one, another, *values in connection.execute(question):
-                name = _day(group) if by == "day" else group
+                name = begin_of_day(group) if by == "day" else group
                 _add(sums, name, _numbers(values))
                 owners[name] |= {one, another}
         going = sa.select(jobs).where(sa.not_(jobs.c.settled), jobs.c.last_seen >= start)
@@ -95,7 +108,7 @@ def _told_members(
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield what others used of accounts that a viewer is in, in the parts that are told."""
     accounts = viewer.rights.member - viewer.rights.leads
-    table = USAGE[_DAY_S]
+    table = usage_month
     mine = sa.and_(among(table, accounts), *(table.c[name] == value for name, value in of.items()))
     earliest = connection.execute(sa.select(sa.func.min(table.c.begins)).where(mine)).scalar()
     going = [
@@ -121,8 +134,7 @@ def _told_members(
         found: dict[tuple[str, str], list[tuple[str, dict[str, float]]]] = defaultdict(list)
         question = (
             sa.select(*whose, *(sa.func.sum(table.c[name]) for name in _SUMS))
-            .where(mine, table.c.begins >= first, table.c.begins < last)
-            .where(table.c.user != viewer.user)
+            .where(mine, table.c.begins == int(first), table.c.user != viewer.user)
             .group_by(*whose)
         )
         for cluster, account, user, *values in connection.execute(question):
@@ -163,27 +175,45 @@ def months(start: float, end: float) -> Iterator[tuple[float, float]]:
         yield first, last
 
 
-def _stretches(
-    start: float, end: float, *, hourly: bool
-) -> Iterator[tuple[sa.Table, float, float]]:
-    """Yield which sums make up a stretch of time: whole days, and hours before and after."""
-    first, last = -(-start // _DAY_S) * _DAY_S, end // _DAY_S * _DAY_S
-    if hourly or first >= last:
-        yield USAGE[HOUR_S], start, end
-        return
-    yield USAGE[HOUR_S], start, first
-    yield USAGE[_DAY_S], first, last
-    yield USAGE[HOUR_S], last, end
+def _open_end(viewer: Viewer, connection: sa.Connection, end: float) -> float:
+    """Return up to when to add up: the end of the month under way where nothing came after `end`.
+
+    So a month is one sum of each user from its first day on.
+    """
+    if end < viewer.now or end >= FARTHEST:
+        return end
+    of = usage_hour
+    later = sa.select(of.c.begins).where(of.c.begins >= end, viewer.may_see(of)).limit(1)
+    if connection.execute(later).first() is not None:
+        return end
+    return float(end_of_month(end - 1))
+
+
+def _stretches(start: float, end: float, by: str) -> Iterator[tuple[sa.Table, float, float]]:
+    """Yield which sums make up a stretch of time: whole months, and days and hours around them."""
+    whole = []
+    if by not in ("hour", "day") and start < FARTHEST:
+        whole = [each for each in months(start, min(end, FARTHEST)) if each[0] >= start]
+    spans = [(start, end)] if not whole else [(start, whole[0][0]), (whole[-1][1], end)]
+    if whole:
+        yield usage_month, whole[0][0], whole[-1][1]
+    for begins, ends in spans:
+        first, last = -(-begins // _DAY_S) * _DAY_S, ends // _DAY_S * _DAY_S
+        if by == "hour" or first >= last:
+            parts = [(usage_hour, begins, ends)]
+        else:
+            parts = [
+                (usage_hour, begins, first),
+                (usage_day, first, last),
+                (usage_hour, last, ends),
+            ]
+        yield from (each for each in parts if each[1] < each[2])
 
 
 def _numbers(values: Sequence[Any]) -> dict[str, float]:
     """Return sums by their names: a server counts in decimals."""
     whole = map(int, values[: len(COUNTED)])
     return dict(zip(_SUMS, [*whole, *values[len(COUNTED) :]], strict=True))
-
-
-def _day(moment: float) -> int:
-    return int(moment // _DAY_S * _DAY_S)
 
 
 def _add(sums: _Sums, group: Any, values: Mapping[str, float]) -> None:
@@ -207,6 +237,6 @@ def _of_going(
                 "without_energy": int(last and row["energy_j"] is None),
                 "without_carbon": int(last and row["carbon_g"] is None),
             }
-            times = {"hour": moment, "day": _day(moment)}
+            times = {"hour": moment, "day": begin_of_day(moment)}
             group = times[by] if by in times else row[by] or ""
             yield group, {**counts, **dict(zip(SUMMED, used.tolist(), strict=True))}

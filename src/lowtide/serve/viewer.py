@@ -20,9 +20,9 @@ from lowtide.errors import InvalidInput, UnknownName
 from lowtide.hindsight.job import Hindsight, look_back
 from lowtide.hindsight.waste import LEAST_S, ZOMBIE_S
 from lowtide.serve.guards import for_viewer
+from lowtide.serve.kept_looks import kept_look
 from lowtide.serve.node_views import QUARTER_S, NodeNow, Span, last_quarter, now_of, within
 from lowtide.serve.schema import (
-    USAGE,
     accounts,
     audit,
     incarnations,
@@ -31,6 +31,7 @@ from lowtide.serve.schema import (
     members,
     quarantine,
     unit_now,
+    usage_month,
 )
 from lowtide.serve.sums import among, usage
 from lowtide.states import NOT_OVER, STATES
@@ -227,7 +228,7 @@ class Viewer:
             question = question.where(place)
         with self.reading() as connection:
             rows = connection.execute(question.where(self.may_see(jobs)).limit(most)).mappings()
-            found = [self._found(dict(row)) for row in rows]
+            found = [self.found(dict(row)) for row in rows]
         self.note({each.record.user or "" for each in found}, "jobs")
         return found
 
@@ -261,8 +262,8 @@ class Viewer:
         row = self._row(ref)
         if row is None:
             return None
-        self.note({row["user"] or ""}, f"job {row['shown_id']}")
-        return self._found(row)
+        self.note({row["user"] or ""}, f"job {row['shown_id'] or row['job_id']}")
+        return self.found(row)
 
     def course(
         self, ref: str, *, start: float | None = None, end: float | None = None
@@ -271,7 +272,7 @@ class Viewer:
         row = self._row(ref)
         if row is None:
             return None
-        self.note({row["user"] or ""}, f"course of job {row['shown_id']}")
+        self.note({row["user"] or ""}, f"course of job {row['shown_id'] or row['job_id']}")
         # The row was given: what follows asks for that job alone.
         with self.reading() as connection:
             ran_on = [each.number for each in self._hosts(connection, split(row["hosts"]))]
@@ -292,7 +293,8 @@ class Viewer:
 
     def looked_back(self, found: VisibleJob) -> Hindsight:
         """Return everything that is known of a job that was found."""
-        return look_back(Store(self.seen, Retention()), found.record, cure="")
+        seen = kept_look(self.seen, found.record)
+        return look_back(Store(self.seen, Retention()), found.record, seen=seen, cure="")
 
     def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
         """Return what a job that was found used over time, and what its nodes did meanwhile."""
@@ -343,9 +345,8 @@ class Viewer:
             return sorted(self.rights.leads | self.rights.member)
         with self.reading() as connection:
             named = connection.execute(sa.select(accounts.c.cluster, accounts.c.account)).all()
-            used = connection.execute(
-                sa.select(USAGE[86400].c.cluster, USAGE[86400].c.account).distinct()
-            ).all()
+            of = usage_month.c
+            used = connection.execute(sa.select(of.cluster, of.account).distinct()).all()
         return sorted({f"{row.cluster}/{row.account}" for row in (*named, *used) if row.account})
 
     def usage(
@@ -485,15 +486,13 @@ class Viewer:
         with self.reading() as connection:
             count = sa.select(sa.func.count()).select_from(quarantine)
             aside = connection.execute(count).scalar_one() if self.sees_all else None
-            last = sa.select(
-                quarantine.c.host, quarantine.c.received, quarantine.c.reason
-            ).order_by(quarantine.c.id.desc())
+            of = quarantine.c
+            last = sa.select(of.host, of.received, of.reason).order_by(of.id.desc())
             rows = connection.execute(last.limit(50)).all() if self.sees_all else []
         nodes = self.nodes()
-        silent = [each["name"] for each in nodes if self._is_silent(each)]
         return {
             "nodes": len(nodes),
-            "silent": silent,
+            "silent": [each["name"] for each in nodes if self._is_silent(each)],
             "set_aside": aside,
             "pieces": [
                 {"host": row.host, "received": row.received, "reason": row.reason} for row in rows
@@ -561,9 +560,11 @@ class Viewer:
             return sa.true()
         return sa.or_(table.c.user == self.user, among(table, self.rights.leads))
 
-    def _found(self, row: Mapping[str, Any]) -> VisibleJob:
+    def found(self, row: Mapping[str, Any]) -> VisibleJob:
+        """Return a job that may be seen, from its row."""
         values = {name: row[name] for name in _RECORD}
         values["hosts"] = split(row["hosts"])
+        values["shown_id"] = row["shown_id"] or row["job_id"]
         for each in fields(JobRecord):
             if str(each.type) == "float" and values[each.name] is None:
                 values[each.name] = math.nan

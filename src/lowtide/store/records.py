@@ -205,6 +205,24 @@ class Series:
         return cls(times=empty, step_s=empty, columns=dict.fromkeys(names, empty))
 
 
+def thinned(series: Series, points: int) -> Series:
+    """Return a course in fewer steps: amounts are added, everything else is a mean over time."""
+    edges = np.linspace(0, len(series), points + 1).astype(int)[:-1]
+    step_s = np.add.reduceat(series.step_s, edges)
+    columns = {}
+    for name, column in series.columns.items():
+        amounts = name.endswith(("_j", "_g", "_s", "_bytes")) and "memory" not in name
+        known = ~np.isnan(column)
+        weight = known * (1.0 if amounts else series.step_s)
+        total = np.add.reduceat(np.where(known, column, 0.0) * weight, edges)
+        length = np.add.reduceat(known * series.step_s, edges)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = total if amounts else total / length
+        columns[name] = np.where(length > 0, values, np.nan)
+    times = series.times[np.append(edges[1:], len(series)) - 1]
+    return Series(times=times, step_s=step_s, columns=columns)
+
+
 def gaps_in(
     series: Series, interval_s: float, *, start: float | None = None, end: float | None = None
 ) -> tuple[tuple[float, float], ...]:
