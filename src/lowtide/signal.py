@@ -492,7 +492,7 @@ class Signal:
             end: Last instant that is needed.
             what: What to call the signal in the message.
         """
-        if not (np.isfinite(begin) and np.isfinite(end)):
+        if not (math.isfinite(begin) and math.isfinite(end)):
             raise InvalidTime("a time must be finite, not NaN or infinite")
         if self.covers(begin, end):
             return

@@ -31,11 +31,13 @@ CPU_STAT = b"usage_usec 60491070351\nuser_usec 60375292848\nsystem_usec 11577750
 def test_cpu_time_of_version_2() -> None:
     assert find_value(CPU_STAT, b"user_usec") / 1e6 == 60375.292848
     assert find_value(CPU_STAT, b"system_usec") / 1e6 == 115.777503
-    assert parse_usage(CPU_STAT) == 60491.070351
+    assert parse_usage(CPU_STAT) == (60491.070351, 115.777503)
 
 
 def test_cpu_time_of_version_1() -> None:
-    assert parse_nanoseconds(b"60491070351000\n") == 60491.070351
+    used_s, system_s = parse_nanoseconds(b"60491070351000\n")
+    assert used_s == 60491.070351
+    assert math.isnan(system_s)
 
 
 @pytest.mark.parametrize("said", [b"", b"usage_usec", b"usage_usec 12", b"nothing 5\n", b"\0\0"])

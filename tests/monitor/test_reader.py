@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from lowtide.monitor import kernel_files, reader
 from lowtide.monitor.cgroups import find_value
 from lowtide.monitor.gpus import GpuReading, GpuSource
+from lowtide.monitor.group import Group
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.snapshot import Snapshot
 from support.needs import is_missing
@@ -312,20 +313,32 @@ def test_a_group_that_sleeps_takes_nothing_from_one_that_works(
         assert table(node.read()) == {"1": 1.0, "2": pytest.approx(16.0)}
 
 
+class Working:
+    """Two jobs, what they have used, and the slice that counts both."""
+
+    def __init__(self, two: Path) -> None:
+        self.two, self.used_s, self.ended = two, {"job_1": 1.0, "job_2": 1.0}, set[str]()
+        self.use(job_1=0, job_2=0)
+
+    def use(self, **more_s: float) -> None:
+        for name, more in more_s.items():
+            self.used_s[name] += more
+            if name not in self.ended:
+                write_group(self.two / SCOPE / name, cpu_stat=cpu(self.used_s[name]))
+        write_group(self.two / "system.slice", cpu_stat=cpu(sum(self.used_s.values())))
+
+    def end(self, name: str, used_s: float) -> None:
+        shutil.rmtree(self.two / SCOPE / name)
+        self.ended.add(name)
+        self.use(**{name: used_s})
+
+
 @pytest.mark.parametrize("which", [1, 2])
 def test_what_others_use_while_a_reading_lasts_is_not_given_to_a_job_that_ended(
     root: Path, two: Path, wait: Callable[[float], None], which: int
 ) -> None:
     """A busy machine may stop the reader for a while after it has read the groups."""
-    used_s = {"job_1": 1.0, "job_2": 1.0}
-    ended: set[str] = set()
-
-    def use(**more_s: float) -> None:
-        for name, more in more_s.items():
-            used_s[name] += more
-            if name not in ended:
-                write_group(two / SCOPE / name, cpu_stat=cpu(used_s[name]))
-        write_group(two / "system.slice", cpu_stat=cpu(sum(used_s.values())))
+    jobs = Working(two)
 
     class Gpus:
         """Are read after the groups, and take long."""
@@ -334,27 +347,58 @@ def test_what_others_use_while_a_reading_lasts_is_not_given_to_a_job_that_ended(
 
         def read(self) -> tuple[GpuReading, ...]:
             if self.long:
-                use(job_2=0.4)
+                jobs.use(job_2=0.4)
             return ()
 
         def close(self) -> None:
             pass
 
     gpus = Gpus()
-    use(job_1=0, job_2=0)
     with read_at(root, gpus=gpus) as node:
         node.read()
         wait(1.0)
-        use(job_1=0.3, job_2=0.9)
+        jobs.use(job_1=0.3, job_2=0.9)
         # It is the reading before the end that takes long, or the one that finds it.
         gpus.long = which == 1
         node.read()
         gpus.long = which == 2
         wait(1.0)
-        shutil.rmtree(two / SCOPE / "job_1")
-        ended.add("job_1")
-        use(job_1=0.3, job_2=0.5)
-        assert table(node.read())["1"] == pytest.approx(used_s["job_1"])
+        jobs.end("job_1", 0.3)
+        jobs.use(job_2=0.5)
+        assert table(node.read())["1"] == pytest.approx(jobs.used_s["job_1"])
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_reader_that_is_stopped_between_two_groups_reads_them_again(
+    root: Path,
+    two: Path,
+    wait: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+    which: int,
+) -> None:
+    """What is read before it is stopped and after it does not belong together."""
+    jobs, look, stops = Working(two), Group.look, [False]
+
+    def look_and_stop(group: Group) -> bytes:
+        said = look(group)
+        if stops[0] and group.unit.job_id == "2":
+            stops[0] = False
+            time.sleep(0.05)
+            jobs.use(job_2=0.4)
+        return said
+
+    monkeypatch.setattr(Group, "look", look_and_stop)
+    with read_at(root) as node:
+        node.read()
+        wait(1.0)
+        jobs.use(job_1=0.3, job_2=0.9)
+        stops[0] = which == 1
+        assert table(node.read())["2"] == jobs.used_s["job_2"]
+        stops[0] = which == 2
+        wait(1.0)
+        jobs.end("job_1", 0.3)
+        jobs.use(job_2=0.5)
+        assert table(node.read()) == pytest.approx({"1": 1.6, "2": jobs.used_s["job_2"]})
 
 
 def test_a_job_that_begins_to_go_is_read_while_it_can_be(root: Path) -> None:

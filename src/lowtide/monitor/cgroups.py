@@ -73,40 +73,33 @@ def parse_number(said: bytes) -> float:
     return float(parse_count(said))
 
 
-def parse_nanoseconds(said: bytes) -> float:
-    """Return a number of nanoseconds in seconds."""
-    return parse_count(said) / 1e9
+def parse_nanoseconds(said: bytes) -> tuple[float, float]:
+    """Return the CPU time in seconds, and NaN for the part that was spent in the kernel.
+
+    Args:
+        said: The file cpuacct.usage of version 1, which tells no parts apart.
+    """
+    return parse_count(said) / 1e9, math.nan
 
 
-def parse_usage(said: bytes) -> float:
-    r"""Return the CPU time in seconds.
+def parse_usage(said: bytes) -> tuple[float, float]:
+    r"""Return the CPU time in seconds, and the part that was spent in the kernel, NaN if not known.
 
     Args:
         said: The file cpu.stat of version 2.
 
+    >>> parse_usage(b"usage_usec 9000000\nuser_usec 5000000\nsystem_usec 4000000\n")
+    (9.0, 4.0)
     >>> parse_usage(b"usage_usec 60491070351\nuser_usec 60375292848\n")
-    60491.070351
+    (60491.070351, nan)
     """
-    usual = _USAGE.match(said)
-    return int(usual[1]) / 1e6 if usual else find_value(said, b"usage_usec") / 1e6
-
-
-def parse_system(said: bytes) -> float:
-    r"""Return the CPU time that was spent in the kernel in seconds, NaN where it is not told apart.
-
-    Args:
-        said: The file cpu.stat of version 2, or cpuacct.usage of version 1, which has one number.
-
-    >>> parse_system(b"usage_usec 9\nuser_usec 5\nsystem_usec 4\n"), parse_system(b"9000\n")
-    (4e-06, nan)
-    """
-    usual = _USAGE.match(said)
-    if usual:
-        return int(usual[2]) / 1e6
+    if usual := _USAGE.match(said):
+        return int(usual[1]) / 1e6, int(usual[2]) / 1e6
+    used_s = find_value(said, b"usage_usec") / 1e6
     try:
-        return find_value(said, b"system_usec") / 1e6
+        return used_s, find_value(said, b"system_usec") / 1e6
     except ValueError:
-        return math.nan
+        return used_s, math.nan
 
 
 def find_value(said: bytes, key: bytes) -> float:

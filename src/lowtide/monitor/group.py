@@ -15,7 +15,6 @@ from lowtide.monitor.cgroups import (
     Limits,
     Place,
     Value,
-    parse_system,
     read_cache,
     read_count,
     read_limits,
@@ -34,8 +33,6 @@ YOUNG_S, _OFTEN_S = 15.0, 3.0
 _SOON_S = 0.1
 # Over how long it is judged how busy something is: looks may follow each other within milliseconds.
 _RATE_S = 2.0
-# How many CPUs something keeps busy that does as good as nothing.
-_HARDLY = 1e-3
 # The file cache is also read again when memory has changed by so much.
 _CACHE_SHARE, _CACHE_BYTES = 0.05, 16 * 2**20
 # Traffic has a line of about 80 bytes for each disk; few nodes have more than these hold.
@@ -147,7 +144,7 @@ class Group:
     loose: bool = field(default=False, init=False)
     allocates: bool = field(default=False, init=False)
     _most_bytes: float = math.nan
-    _cpu: _Counter[float] | None = None
+    _cpu: _Counter[tuple[float, float]] | None = None
     _memory: _Counter[float] | None = None
     _storage: _Counter[tuple[float, float]] | None = None
     _said: bytes = b""
@@ -218,7 +215,14 @@ class Group:
         if self._storage is None:
             self._storage = self._find(layout.storage_places, means)
 
-    def read(self, now: float, means: Means) -> bool:
+    def look(self) -> bytes:
+        """Return what its counter of CPU time says now; nothing where there is none."""
+        try:
+            return b"" if self._cpu is None else self._cpu.file.read()
+        except OSError:
+            return b""
+
+    def read(self, now: float, means: Means, said: bytes = b"") -> bool:
         """Read what has changed; say whether what changes seldom was read too.
 
         A group that has used no CPU time since has done nothing else either, so that one file is
@@ -226,6 +230,7 @@ class Group:
 
         Args:
             now: Seconds by a clock that nobody sets.
+            said: What its counter of CPU time said just now; nothing to read it here.
         """
         slow = now >= self._slow_at
         if not slow and self.awaits_limits and now >= self._limits_at:
@@ -239,7 +244,7 @@ class Group:
             counter = self._cpu
         if counter is not None:
             try:
-                said = counter.file.read()
+                said = said or counter.file.read()
                 # What stays the same may be another's by now.
                 if said == self._said and counter.file.renew():
                     said = counter.file.read()
@@ -260,18 +265,6 @@ class Group:
         if slow:
             self._read_slowly(now, means)
         return slow
-
-    def count_now(self) -> float:
-        """Return the CPU time at this very moment, NaN if it is not known.
-
-        One that has hardly used any of late counts as it was last read.
-        """
-        if self._cpu is None or self.rate < _HARDLY:
-            return self.cpu_s
-        try:
-            return self._cpu.parse(self._cpu.file.read())
-        except (OSError, *NONSENSE):
-            return self.cpu_s
 
     def end(self, now: float) -> None:
         """Let go of the files, and keep what was counted.
@@ -308,9 +301,11 @@ class Group:
                 continue
         return None
 
-    def _count_cpu(self, said: bytes, counter: _Counter[float], now: float, means: Means) -> None:
+    def _count_cpu(
+        self, said: bytes, counter: _Counter[tuple[float, float]], now: float, means: Means
+    ) -> None:
         try:
-            used_s = counter.parse(said)
+            used_s, system_s = counter.parse(said)
         except NONSENSE:
             means.problems.reject("broken cpu", f"{counter.file.path} makes no sense: {said!r}")
             return
@@ -324,7 +319,7 @@ class Group:
         elif now - self.began > _RATE_S:
             self.rate = used_s / (now - self.began)
         self.cpu_s, self.cpu_read = used_s, now
-        self.system_s = parse_system(said)
+        self.system_s = system_s
 
     def _read_memory(self, counter: _Counter[float], means: Means, *, slow: bool) -> None:
         try:

@@ -123,11 +123,13 @@ class GroupTable:
             now: Seconds by a clock that nobody sets.
         """
         self._read_at = now
+        living = self.counted()
+        said = dict(zip(living, self._pools.look(living), strict=True))
         for group in list(self._groups.values()):
             if group.unit.sluid in self.numbers:
                 self._number(group, self.numbers[group.unit.sluid])
             if not group.hidden:
-                self._read(group, now)
+                self._read(group, now, said.get(group, b""))
                 group.begin_step()
                 if group.unit.source == "slurm" and not group.gone and not group.counts_storage:
                     self._count_storage(group)
@@ -262,8 +264,8 @@ class GroupTable:
             slurmd=named.slurmd,
         )
 
-    def _read(self, group: Group, now: float) -> None:
-        slow = group.read(now, self.means)
+    def _read(self, group: Group, now: float, said: bytes = b"") -> None:
+        slow = group.read(now, self.means, said)
         if group.gone:
             self._end(group, now)
             return
@@ -401,7 +403,35 @@ class Pools:
 
     layout: Layout
     _rests_s: dict[str, float] = field(default_factory=dict, init=False)
+    _counts_s: dict[str, float] = field(default_factory=dict, init=False)
     _is_new: bool = field(default=True, init=False)
+
+    def look(self, living: Sequence[Group]) -> list[bytes]:
+        """Return what the counters of groups say, read together with those of their pools.
+
+        They go on while they are read, one after the other: the pools are read before and after
+        them, and all of it again where the machine was too busy to let it be read at once.
+        """
+        pools = list({group.pool for group in living})
+        best: list[bytes] = []
+        least_s = math.inf
+        for _ in range(_TRIES):
+            clock, used = time.perf_counter(), time.thread_time()
+            before_s = [self._read(pool) for pool in pools]
+            said = [group.look() for group in living]
+            after_s = [self._read(pool) for pool in pools]
+            took_s = time.perf_counter() - clock
+            each_s = list(zip(before_s, after_s, strict=True))
+            # One that is not known is not greater than nothing.
+            grown_s = math.fsum(max(0.0, after - before) for before, after in each_s)
+            if grown_s < least_s:
+                best, least_s = said, grown_s
+                middle_s = [(before + after) / 2 for before, after in each_s]
+                self._counts_s = dict(zip(pools, middle_s, strict=True))
+            at_once = took_s < 2 * (time.thread_time() - used) + _AT_ONCE_S
+            if at_once or least_s <= _STEADY_S:
+                break
+        return best
 
     def settle(
         self, living: Iterable[Group], ended: Iterable[Group], now: float, all_cpus: int
@@ -409,24 +439,27 @@ class Pools:
         """Give groups that ended what they used since they were last read.
 
         Args:
+            living: The others, as they were read after the last look.
             now: Seconds by a clock that nobody sets.
             all_cpus: How many CPUs the node has: nobody can have used more.
         """
-        lives: dict[str, list[Group]] = {}
+        sums_s: dict[str, float] = {}
         for group in living:
-            if group.pool:
-                lives.setdefault(group.pool, []).append(group)
+            if not math.isnan(group.cpu_s):
+                sums_s[group.pool] = sums_s.get(group.pool, 0.0) + group.cpu_s
+        counts_s, self._counts_s = self._counts_s, {}
         gone: dict[str, list[Group]] = {}
         for group in ended:
             if group.pool:
                 gone.setdefault(group.pool, []).append(group)
         # At first also those without a group in them: they have counted others before.
         known = self._folders() if self._is_new else self._rests_s
-        for pool in {*known, *lives, *gone}:
-            rest_s = self._rest(pool, lives.get(pool, ()))
-            if math.isnan(rest_s):
+        for pool in {*known, *sums_s, *gone}:
+            counted_s = counts_s[pool] if pool in counts_s else self._read(pool)
+            if math.isnan(counted_s):
                 self._rests_s.pop(pool, None)
                 continue
+            rest_s = counted_s - sums_s.get(pool, 0.0)
             if pool in gone and not self._is_new:
                 # One that came since the last time had counted nothing then.
                 used_s = rest_s - self._rests_s.get(pool, 0.0)
@@ -439,28 +472,6 @@ class Pools:
         self._rests_s.clear()
         self._is_new = True
 
-    def _rest(self, pool: str, living: Sequence[Group]) -> float:
-        """Return what a pool counts beyond its living groups; NaN where it is no more.
-
-        They go on while they are read, one after the other: the pool is read before and after them,
-        and all of it again where the machine was too busy to let it be read at once.
-        """
-        rest_s, least_s = math.nan, math.inf
-        for _ in range(_TRIES):
-            clock, used = time.perf_counter(), time.thread_time()
-            before_s = self._read(pool)
-            counted_s = [each.count_now() for each in living]
-            after_s = self._read(pool)
-            took_s = time.perf_counter() - clock
-            if after_s - before_s < least_s:
-                least_s = after_s - before_s
-                known_s = math.fsum(each for each in counted_s if not math.isnan(each))
-                rest_s = (before_s + after_s) / 2 - known_s
-            at_once = took_s < 2 * (time.thread_time() - used) + _AT_ONCE_S
-            if at_once or least_s <= _STEADY_S or math.isnan(after_s):
-                break
-        return rest_s
-
     def _folders(self) -> Iterator[str]:
         for folder in {place.folder for place in self.layout.cpu_places}:
             with suppress(OSError), os.scandir(folder) as entries:
@@ -470,7 +481,7 @@ class Pools:
         for place in self.layout.cpu_places:
             if pool.startswith(place.folder + "/"):
                 try:
-                    return place.parse(read_or_empty(f"{pool}/{place.file}"))
+                    return place.parse(read_or_empty(f"{pool}/{place.file}"))[0]
                 except NONSENSE:
                     continue
         return math.nan

@@ -8,6 +8,7 @@ import pwd
 import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -49,10 +50,14 @@ class UserNames:
 def list_pids(folder: str) -> list[int]:
     """Return the processes of a group and of all below it."""
     pids: list[int] = []
-    for at, _, files in os.walk(folder):
-        if "cgroup.procs" in files:
-            said = read_or_empty(f"{at}/cgroup.procs").split()
-            pids += [int(each) for each in said if each.isdigit() and len(each) <= _PID_DIGITS]
+    folders = [folder]
+    while folders:
+        at = folders.pop()
+        said = read_or_empty(f"{at}/cgroup.procs").split()
+        pids += [int(each) for each in said if each.isdigit() and len(each) <= _PID_DIGITS]
+        # To walk with the standard library costs twice as much, and a node has a thousand groups.
+        with suppress(OSError), os.scandir(at) as entries:
+            folders += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
     return pids
 
 

@@ -345,7 +345,10 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
     first = 1
     if problem.state.running:
         first = math.ceil(problem.must_run_s / step_s - 1e-9)
-    delays_s = _multiples(step_s, size.columns)
+    last_blocked = np.zeros(size.columns, dtype=np.bool_)
+    if problem.forbidden:
+        delays_s = _multiples(step_s, size.columns)
+        last_blocked = problem.hit(delays_s + (size.rows - 1) * step_s, delays_s + problem.work_s)
     edges_s, power_w = problem.work
     power, special = row_powers(edges_s, power_w / JOULES_PER_KWH, step_s, size.rows)
     return _Tables(
@@ -356,7 +359,7 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
         slot=slot,
         slot_extra=extra,
         blocked=_blocked(problem, step_s, slots),
-        last_blocked=problem.hit(delays_s + (size.rows - 1) * step_s, delays_s + problem.work_s),
+        last_blocked=last_blocked,
         leave=leave,
         start=start + held,
         lag=math.ceil((problem.restart_s + problem.stop_s) / step_s - 1e-9),

@@ -7,18 +7,21 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
 from lowtide.accounting import Footprint, Stretches, footprint
 from lowtide.errors import InvalidInput
-from lowtide.forecast import ForecastModel
 from lowtide.job import Job
 from lowtide.registry import Registry
 from lowtide.schedule import Schedule, State
 from lowtide.signal import Signal
 from lowtide.workload import IntArray, Workload
+
+if TYPE_CHECKING:
+    # Most plans take the signal as it is, and all of them wait for what is imported.
+    from lowtide.forecast import ForecastModel
 
 
 class Paid(NamedTuple):
