@@ -14,7 +14,9 @@ line is one queue for a week, with what was wanted beside what came out.
     fair        what it costs that no user emits more than under EASY
     shared      jobs of 1 to 8 GPUs on nodes with 8, node by node
     online      which share of what all knowledge would save is saved by whoever knows no job before
-                it arrives, with and without errors of the forecast; `others` adds other policies
+                it arrives, with and without errors of the forecast; and how much of it where
+                another week's jobs stand for those to come, and where they are known themselves:
+                what not knowing them costs; `others` adds other policies
     wait        what is kept of the saving where waiting counts as much as it does by default, and
                 3 % of what jobs emit, in four weeks of 2022; any zone there is may be named
     breaking    online where nodes break down, some are away and jobs end early: deadlines that EASY
@@ -360,16 +362,17 @@ def online_line(zone: str, count: int, load: float, *, seed: int = 0, others: bo
     text = f"{zone:<12}{count:>8,} jobs {load:>4.0%} {nodes:>6,} nodes  all known saves "
     text += f"{best.saving:.1%}, EASY late {late};"
     good = True
+    other, _ = queue(count, load, signal.start, seed=99)
     policies: dict[str, Policy] = {
         "online": ClusterPolicy(),
         f"with forecasts {FORECAST_ERROR:.0%} wrong a day ahead": ClusterPolicy(
             forecasts=LeadScaled(relative_error=FORECAST_ERROR)
         ),
+        "with another week's jobs": ClusterPolicy(phantoms=other),
+        "told who will come": ClusterPolicy(phantoms=jobs),
     }
     if others:
-        other, _ = queue(count, load, signal.start, seed=99)
         policies |= {
-            "with another week's jobs": ClusterPolicy(phantoms=other),
             "without stand-ins": ClusterPolicy(stand_ins="none"),
             "booking": Booking(),
             "booked carbon_time": Booked(start="carbon_time"),
