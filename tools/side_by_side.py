@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+# Where benchmarks look beside their tree: both trees are to find the same.
+DATA = ROOT.parent / "shared" / "data"
 # Benchmarks ask this clock: it counts what was computed, and not who else was at it.
 CLOCK = """
 import resource, time
@@ -89,7 +91,7 @@ def compare(name: str, pythons: dict[Path, str], rounds: int, clock: Path) -> No
             told = subprocess.run(
                 [python, tree / "benchmarks" / f"{name}.py"],
                 cwd=tree,
-                env={**os.environ, "PYTHONPATH": str(clock)},
+                env={"LOWTIDE_DATA": str(DATA), **os.environ, "PYTHONPATH": str(clock)},
                 stdout=subprocess.PIPE,
                 text=True,
                 check=False,
