@@ -69,7 +69,7 @@ class Hindsight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Seen:
+class SeenJob:
     """What was seen of a job while it ran: of one that is over it stays as it is.
 
     Attributes:
@@ -88,7 +88,7 @@ class Seen:
     notes: tuple[str, ...]
 
 
-def look_at(store: Store, record: JobRecord) -> Seen:
+def look_at(store: Store, record: JobRecord) -> SeenJob:
     """Read what a job did, and its nodes meanwhile: of many nodes and a day that takes a second."""
     series = store.series(record)
     begin = float(series.starts[0]) if len(series) else record.first_seen
@@ -105,7 +105,7 @@ def look_at(store: Store, record: JobRecord) -> Seen:
         notes = (phases.note,) * bool(phases.note)
     except LowtideError as error:
         notes = (f"No phases: {error}.",)
-    return Seen(
+    return SeenJob(
         series=series,
         begin=begin,
         end=end,
@@ -121,7 +121,7 @@ def look_back(
     store: Store,
     record: JobRecord,
     *,
-    seen: Seen | None = None,
+    seen: SeenJob | None = None,
     signal: Signal | None = None,
     beyond: Beyond | None = None,
     waits_s: Sequence[float] = WAITS_S,

@@ -18,7 +18,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
-from lowtide.hindsight.job import Seen, look_at
+from lowtide.hindsight.job import SeenJob, look_at
 from lowtide.hindsight.phases import FoundPhase, JobPhases
 from lowtide.monitor.verdicts import Behaviour
 from lowtide.profile import PowerProfile
@@ -60,7 +60,7 @@ class _Packed(msgspec.Struct):
     notes: tuple[str, ...]
 
 
-def kept_look(database: Database, record: JobRecord) -> Seen | None:
+def kept_look(database: Database, record: JobRecord) -> SeenJob | None:
     """Return what was seen of a job that is as it was when that was kept; None of any other.
 
     Args:
@@ -129,7 +129,7 @@ def _stands(record: JobRecord) -> str:
     return hashlib.sha256(repr((_VERSION, record)).encode()).hexdigest()
 
 
-def pack(seen: Seen) -> bytes:
+def pack(seen: SeenJob) -> bytes:
     """Return in few bytes what a page shows of what was seen."""
     series = thinned(seen.series, POINTS) if len(seen.series) > POINTS else seen.series
     phases = seen.phases
@@ -149,11 +149,11 @@ def pack(seen: Seen) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(packed))
 
 
-def unpack(body: bytes) -> Seen:
+def unpack(body: bytes) -> SeenJob:
     """Return what `pack` packed."""
     packed = msgspec.msgpack.decode(zlib.decompress(body), type=_Packed)
     phases = packed.phases
-    return Seen(
+    return SeenJob(
         series=Series(
             times=np.array(packed.times),
             step_s=np.array(packed.step_s),

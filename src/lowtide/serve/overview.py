@@ -20,7 +20,7 @@ import numpy as np
 from lowtide.errors import InvalidInput
 from lowtide.files import parquet_of
 from lowtide.hindsight.waste import RULES, Finding, find_waste
-from lowtide.serve.remembered import Remembered
+from lowtide.serve.remembered import JobMemory
 from lowtide.serve.settings import Exempt
 from lowtide.serve.viewer import Viewer, VisibleJob, Wanted
 from lowtide.store.records import Series
@@ -80,8 +80,8 @@ class WasteBook:
     """
 
     exempt: Exempt
-    _known: Remembered[tuple[Finding, ...]] = field(
-        default_factory=lambda: Remembered(_MOST_KNOWN), init=False
+    _known: JobMemory[tuple[Finding, ...]] = field(
+        default_factory=lambda: JobMemory(_MOST_KNOWN), init=False
     )
 
     def waste(

@@ -48,7 +48,7 @@ from lowtide.serve.planning import (
     next_job,
     options_of,
 )
-from lowtide.serve.remembered import Remembered
+from lowtide.serve.remembered import JobMemory
 from lowtide.serve.rendering import Renderer
 from lowtide.serve.tokens import LINK, PREFIX, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
@@ -84,7 +84,7 @@ class Pages:
         self._keeper = keeper
         self._renderer = renderer
         self._book = book
-        self._known: Remembered[dict[str, Any]] = Remembered(_REMEMBERED)
+        self._known: JobMemory[dict[str, Any]] = JobMemory(_REMEMBERED)
 
     def routes(self) -> list[Route]:
         """Return where each page is."""

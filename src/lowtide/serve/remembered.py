@@ -18,7 +18,7 @@ _What = TypeVar("_What")
 
 
 @dataclass(slots=True)
-class Remembered(Generic[_What]):
+class JobMemory(Generic[_What]):
     """What is known of the jobs that were asked about last.
 
     Attributes:
