@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 import lowtide as lt
+from lowtide.market.stand_ins import joined
 from lowtide.signal import Signal
 from lowtide.workload import Workload
 
@@ -112,3 +115,15 @@ def queue(
         user=rng.integers(0, 40, count).astype(str),
     )
     return jobs, nodes
+
+
+def earlier_weeks(count: int, load: float, begin: float, *, weeks: int, seed: int) -> Workload:
+    """Return the jobs of so many weeks before an instant, each week drawn by itself."""
+    drawn = []
+    for number in range(1, weeks + 1):
+        # Numbers that no queue is drawn with.
+        own = 1_000_000 + 1000 * seed + number
+        jobs, _ = queue(count, load, begin, seed=own)
+        ago_s = number * DAYS * 24 * HOUR
+        drawn.append(replace(jobs, arrival=jobs.arrival - ago_s, deadline=jobs.deadline - ago_s))
+    return reduce(joined, reversed(drawn))

@@ -8,7 +8,7 @@ its `power` factor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +30,8 @@ _COMPLETED = STATUSES.index("completed")
 _WHOLE = ("profile", "interruptible", "max_starts", "status")
 # What is said once for all jobs.
 _SHARED = ("profiles", "source", "left_out")
+# What profiles say of each job: kept, as it is asked for again and again.
+_OF_PROFILES = ("startup_s", "restart_s")
 
 
 def _column(name: str, values: npt.ArrayLike, kind: Any, count: int | None) -> Any:
@@ -97,6 +99,8 @@ class Workload:
         think_s: How long after the last of them it may start at the soonest.
         waited_s: How long it waited for its start when it was recorded, NaN where that is not
             known; None where it is not known of any.
+        startup_s: How long its first start takes.
+        restart_s: How long each start after the first takes.
         profiles: What jobs with phases draw.
         source: Where the jobs come from, in words.
         left_out: How many jobs of there are not here, by the reason: `never_ran` for rows of a
@@ -123,6 +127,8 @@ class Workload:
     after: Column
     think_s: FloatArray
     waited_s: FloatArray | None
+    startup_s: FloatArray = field(init=False)
+    restart_s: FloatArray = field(init=False)
     profiles: tuple[PowerProfile, ...]
     source: str
     left_out: Mapping[str, int]
@@ -184,8 +190,9 @@ class Workload:
         }
         if waited_s is not None:
             columns["waited_s"] = waited_s
-        startup_s = np.array([*(each.startup_s for each in profiles), 0.0])[places]
-        run_s = startup_s + _column("work_s", work_s, np.float64, count)
+        columns["startup_s"] = np.array([*(each.startup_s for each in profiles), 0.0])[places]
+        columns["restart_s"] = np.array([*(each.restart_s for each in profiles), 0.0])[places]
+        run_s = columns["startup_s"] + _column("work_s", work_s, np.float64, count)
         columns["requested_s"] = (
             run_s
             if requested_s is None
@@ -413,20 +420,6 @@ class Workload:
         return self.after.strides != (0,) and any(each is not None for each in self.after)
 
     @property
-    def startup_s(self) -> FloatArray:
-        """How long the first start of each takes."""
-        if not self.profiles:
-            return np.zeros(len(self))
-        return np.array([*(each.startup_s for each in self.profiles), 0.0])[self.profile]
-
-    @property
-    def restart_s(self) -> FloatArray:
-        """How long each start after the first takes."""
-        if not self.profiles:
-            return np.zeros(len(self))
-        return np.array([*(each.restart_s for each in self.profiles), 0.0])[self.profile]
-
-    @property
     def run_s(self) -> FloatArray:
         """How long each takes when it is never stopped."""
         return self.startup_s + self.work_s
@@ -481,7 +474,7 @@ class Workload:
         # What holds for every job holds for some: nothing is checked again.
         order = None if np.all(arrival[1:] >= arrival[:-1]) else np.argsort(arrival, kind="stable")
         object.__setattr__(part, "waited_s", None)
-        for name in self._names():
+        for name in (*self._names(), *_OF_PROFILES):
             if getattr(self, name) is None:
                 continue
             column = getattr(self, name)[rows]
@@ -542,7 +535,7 @@ class Workload:
 
     @classmethod
     def _names(cls) -> tuple[str, ...]:
-        return tuple(name for name in cls.__slots__ if name not in _SHARED)
+        return tuple(name for name in cls.__slots__ if name not in _SHARED + _OF_PROFILES)
 
 
 def _scaled(profile: PowerProfile, factor: float) -> PowerProfile:

@@ -15,9 +15,10 @@ from lowtide.market.all_known import AllKnown
 from lowtide.market.booking import Booked, Booking
 from lowtide.market.placing import Board
 from lowtide.market.prices import Auction, Prices
-from lowtide.market.rolling import ClusterPolicy, Replanning
+from lowtide.market.rolling import ClusterPolicy, Replanning, _runs
 from lowtide.market.stand_ins import those_of_another_time, those_of_history
 from lowtide.precedence import in_order
+from lowtide.simulator.serving import run_scheduler
 from lowtide.steps import Steps
 from support.queues import STEP_S, draw_job, draw_signal
 
@@ -122,7 +123,7 @@ def test_stand_ins_are_yesterdays_jobs_or_none():
         ClusterPolicy(stand_ins="ghosts")
     rng = np.random.default_rng(4)
     jobs = draw_queue(rng, 30, plain=True)
-    assert those_of_another_time(None, 0.0, 30 * STEP_S)[0] is None
+    assert those_of_another_time(None, 0.0, 30 * STEP_S, 0.0)[0] is None
     assert those_of_history(jobs, float(jobs.arrival[0]), 30 * STEP_S, STEP_S)[0] is None
     now = float(jobs.arrival[0]) + 12 * STEP_S
     known = jobs.arrival[(jobs.arrival > now - 12 * STEP_S) & (jobs.arrival <= now)]
@@ -130,7 +131,85 @@ def test_stand_ins_are_yesterdays_jobs_or_none():
     assert each_for == 1.0
     again = np.concatenate([known + number * 12 * STEP_S for number in (1, 2, 3)])
     assert ghosts.arrival.tolist() == sorted(again[again < now + 30 * STEP_S].tolist())
-    assert np.all(ghosts.slack_s >= 0) and set(ghosts.id.tolist()) == {-1}
+    assert np.all(ghosts.slack_s >= 0)
+    assert np.all(ghosts.id < 0) and np.unique(ghosts.id).size == len(ghosts)
+
+
+@pytest.mark.parametrize("weeks", [1, 3])
+def test_jobs_of_earlier_weeks_come_again_at_their_hours_of_the_week(weeks):
+    rng = np.random.default_rng([weeks, 21])
+    week_s = 168 * STEP_S
+    begun = weeks * week_s
+    hours = np.arange(weeks * 168) + rng.random(weeks * 168)
+    jobs = lt.Workload(
+        arrival=hours * STEP_S,
+        deadline=hours * STEP_S + 6 * STEP_S,
+        work_s=np.full(hours.size, STEP_S),
+        power=rng.uniform(100, 900, hours.size),
+    )
+    names = {}
+    for now in begun + np.array([0.0, 5.0, 100.0, 167.0, 200.0, 400.0]) * STEP_S:
+        ghosts, each_for = those_of_another_time(jobs, float(now), 48 * STEP_S, begun)
+        assert each_for == pytest.approx(1 / weeks)
+        # As many at every hour as there were, and every one of those hours.
+        ahead = (ghosts.arrival - now) / STEP_S
+        assert ahead.min() > 0 and ahead.max() < 48
+        assert len(ghosts) == pytest.approx(48 * weeks, abs=weeks)
+        like = {round(power, 9): at for power, at in zip(jobs.power, jobs.arrival, strict=True)}
+        for row in range(len(ghosts)):
+            was = like[round(float(ghosts.power[row]), 9)]
+            later = (ghosts.arrival[row] - was) / week_s
+            assert round(later) >= 1 and later == pytest.approx(round(later), abs=1e-9)
+            # Whoever comes again at a time is called the same whenever that is looked at.
+            key = (round(float(ghosts.power[row]), 9), round(float(ghosts.arrival[row])))
+            assert names.setdefault(int(ghosts.id[row]), key) == key
+    # Those of the time to come are taken as they are.
+    told, each_for = those_of_another_time(jobs, 10.0 * STEP_S, 48 * STEP_S, 0.0)
+    inside = (jobs.arrival > 10 * STEP_S) & (jobs.arrival < 58 * STEP_S)
+    assert told.arrival.tolist() == jobs.arrival[inside].tolist() and each_for == 1.0
+
+
+class _Remembering(Replanning):
+    """Replanning that compares what it goes on from with what was planned the last time."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.planned, self.held, self.there = {}, 0, 0
+
+    def _plan(self, now):
+        runs = super()._plan(now)
+        self.planned = {each.row: found for each, found in zip(self.live, runs, strict=True)}
+        return runs
+
+    def _as_before(self, instance, auction, real):
+        board = super()._as_before(instance, auction, real)
+        if self.last is not None:
+            _, holds = self.last.delays(instance, self._names(instance))
+            self.there += sum(each.row in self.planned for each in self.live)
+            for place in np.flatnonzero(holds & real):
+                each = self.live[int(instance.jobs.id[place])]
+                self.held += 1
+                if board is None:
+                    continue
+                now = instance.origin
+                again = [run for run in _runs(instance, board, place, each) if not run.goes_on]
+                before = [run for run in self.planned[each.row] if run.begin > now - 1e-3]
+                assert [run.begin for run in again] == pytest.approx([r.begin for r in before])
+                assert [run.work_s for run in again] == pytest.approx([r.work_s for r in before])
+        return board
+
+
+def test_a_plan_goes_on_where_the_last_one_was():
+    there = held = 0
+    for seed in range(6):
+        rng = np.random.default_rng([seed, 41])
+        jobs, grid = draw_queue(rng, 24, plain=bool(seed % 2)), draw_signal(rng, 200)
+        cluster = lt.Cluster(nodes=7, cpus_per_node=1)
+        loop = _Remembering(ClusterPolicy(effort=0.1), jobs, grid, cluster, STEP_S)
+        run_scheduler(jobs, cluster, loop)
+        there, held = there + loop.there, held + loop.held
+    # All but those that wait for others, or were given more time.
+    assert held > 0.9 * there > 100
 
 
 def test_with_forecasts_it_plans_by_what_is_foreseen():

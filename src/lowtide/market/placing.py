@@ -87,6 +87,17 @@ class Board:
             room=Room(self.room.free.copy(), self.room.kw.copy()),
         )
 
+    @property
+    def fits(self) -> bool:
+        """Whether nothing is exceeded; sums that were rounded may say so by a little."""
+        return bool(self.room.free.min() > -_SPARE and self.room.kw.min() > -_SPARE)
+
+    def as_it_says(self, tariff: Tariff) -> Board:
+        """Take the room that the schedules of those that are placed need, and say their costs."""
+        everybody = np.arange(len(self.instance))
+        run(self.instance, self.room, self.plan, tariff, how=TOLD, order=everybody)
+        return self
+
     def insert(self, order: IntArray, tariff: Tariff) -> Board:
         """Put jobs where there is room, one after the other."""
         run(self.instance, self.room, self.plan, tariff, order=order)
@@ -125,7 +136,7 @@ def as_told(instance: Instance, starts: FloatArray, prices: Prices) -> Board:
     delay = np.repeat(whole.astype(np.int64), rows["end"] - rows["part"] + 1)
     board = rebuilt(instance, delay, placed, prices)
     on_slots = np.all(np.abs(after - whole)[placed] * instance.step_s < TIME_TOLERANCE_S)
-    if on_slots and board.room.free.min() > -_SPARE and board.room.kw.min() > -_SPARE:
+    if on_slots and board.fits:
         return board
     hasty = rows.copy()
     hasty["weight"], hasty["wait"] = 0.0, 1.0
@@ -219,6 +230,4 @@ def rebuilt(instance: Instance, delay: IntArray, placed: BoolArray, prices: Pric
     """Return a board from schedules alone: sums that were changed step by step are rounded."""
     board = Board.empty(instance)
     board.delay[:], board.placed[:] = delay, placed
-    tariff = prices.tariff(instance)
-    run(instance, board.room, board.plan, tariff, how=TOLD, order=np.arange(len(instance)))
-    return board
+    return board.as_it_says(prices.tariff(instance))

@@ -4,8 +4,9 @@ Each time the jobs that are there are planned together, from the last prices; wh
 the time up to the next step, or to the moment at which a node breaks down. A job that runs goes on,
 or is stopped where its rules allow. Jobs that can no longer be in time are given as little more
 time as lets them be placed, and hurry. Jobs of another time, such as yesterday's, stand for those
-that will yet come: room is left for them, at several times what they would emit in the dirtiest
-hour, and they never run.
+that will yet come: room is left for them, at what they would emit in the dirtiest hour, and they
+never run. What was planned the last time is where the next plan begins, if what it
+comes to is less than that of a new one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lowtide.errors import InvalidInput
 from lowtide.forecast import ForecastModel
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.market.instance import Instance, make_instance
+from lowtide.market.last_plan import LastPlan
 from lowtide.market.layout import Standing
 from lowtide.market.placing import Board, improve, rebuilt, urgency
 from lowtide.market.prices import Auction, Prices
@@ -40,17 +42,18 @@ from lowtide.simulator.simulation import reaching
 from lowtide.units import JOULES_PER_KWH, DurationLike, parse_duration
 from lowtide.workload import IntArray, Workload
 
-_PASSES = 15
+# How often prices are tried, from those of the last plan and where somebody found no place; how
+# many steps are searched, and by which share of what jobs cost a plan may be worse that is kept.
+_PASSES, _FEW_PASSES = 60, 3
 _STEPS = 1500
-# Where there are more jobs, placing them is good enough.
-_MOST_SEARCHED = 1000
+_HEAT = 0.01
 # An hour of delay of a late job counts as this share of what it would emit in the dirtiest hours:
 # much more would take room from those who can still be in time.
 _HURRY = 0.1
 # So many times as long is searched where somebody found no place.
 _LONGER = 5
 # Leaving a stand-in without room counts so many times what it would emit in the dirtiest hour.
-_REFUSED = 2.5
+_REFUSED = 1.0
 # How much later, in steps, a job may be that found no place, and how often that is doubled.
 _LATER = 2
 _TRIES = 14
@@ -114,7 +117,9 @@ class ClusterPolicy:
         wait: What an hour of delay counts, as a share of what an hour of a job does.
         stand_ins: Who stands for jobs that will yet come: `history`, those of the last day, or of
             as much of it as has passed, which come again and again; or `none`.
-        phantoms: Others that do, at their own times, such as those of another week; None for none.
+        phantoms: Others that do, such as those of the last weeks: jobs of weeks before the first
+            job come again at the same hours of the week, each for a part of one where there are
+            several weeks; others at their own times. None for none.
         horizon_s: How far ahead they are looked at.
         forecasts: What is foreseen of the signal at each step; None for all of it.
         effort: How long to search each time, 1 for as long as usual.
@@ -164,12 +169,14 @@ class Replanning:
         self.policy, self.jobs, self.signal, self.cluster = policy, jobs, signal, cluster
         self.step_s = step_s
         self.links = links_of(jobs)
+        self.begun = float(jobs.arrival[0]) if len(jobs) else 0.0
         self.known: dict[int, _Live] = {}
         self.live: list[_Live] = []
         self.broken: tuple[Away, ...] = ()
         self._until = self._seen = -math.inf
         self._due: list[tuple[float, int, bool]] = []
         self.prices: tuple[float, Prices] | None = None
+        self.last: LastPlan | None = None
         mean = float(np.abs(signal.values).mean())
         self.wait = policy.wait * mean * jobs.energy_j / jobs.run_s / JOULES_PER_KWH
         dearest = float(np.abs(signal.values).max()) * cluster.pue
@@ -278,9 +285,9 @@ class Replanning:
         """Plan what is there, and return the runs of each."""
         for tries in range(_TRIES):
             instance, real = self._instance(now)
-            # Jobs that came since then may have moved prices far: steps are as long as from none.
-            auction = Auction(instance, self._last_prices(instance))
-            for _ in range(_PASSES if tries == 0 else 3):
+            auction = Auction(instance)
+            auction.begin_with(self._last_prices(instance))
+            for _ in range(_PASSES if tries == 0 else _FEW_PASSES):
                 if not auction.advance():
                     break
             board = self._place(instance, auction, real)
@@ -291,6 +298,7 @@ class Replanning:
                 own = self.live[int(instance.jobs.id[place])]
                 own.deadline = max(own.deadline, now) + _LATER * self.step_s * 2.0**tries
         self.prices = (instance.origin, auction.prices)
+        self.last = LastPlan(board, self._names(instance))
         found: list[list[_Run]] = [[] for _ in self.live]
         for place in np.flatnonzero(board.placed & real).tolist():
             number = int(instance.jobs.id[place])
@@ -304,7 +312,7 @@ class Replanning:
         ghosts, each_for = (
             those_of_history(self.jobs, now, ahead_s, self.step_s, guessed=self._guessed())
             if policy.phantoms is None and policy.stand_ins == "history"
-            else those_of_another_time(policy.phantoms, now, ahead_s)
+            else those_of_another_time(policy.phantoms, now, ahead_s, self.begun)
         )
         profiles = [each.rest() for each in live]
         running = np.array([each.running for each in live])
@@ -427,21 +435,57 @@ class Replanning:
         """
         order = self._order(instance, urgency(instance), real)
         board = self._empty(instance).insert(order, auction.prices.tariff(instance))
-        missing = np.count_nonzero(~board.placed & real)
+        missing = int(np.count_nonzero(~board.placed & real))
         if missing:
             for key in (instance.jobs.arrival, instance.jobs.deadline):
                 tried = self._at_once(instance, auction, self._order(instance, key, real), real)
-                left = np.count_nonzero(~tried.placed & real)
+                left = int(np.count_nonzero(~tried.placed & real))
                 board, missing = (tried, left) if left < missing else (board, missing)
+        again = self._as_before(instance, auction, real)
+        if again is not None and again.total < board.total:
+            board, missing = again, 0
         steps = round(_STEPS * self.policy.effort)
-        if (len(instance) > _MOST_SEARCHED and not missing) or steps < 1 or len(instance) < 2:
+        if steps < 1 or len(instance) < 2:
             return board
-        # Who found no place is worth looking longer for.
+        # Who found no place is worth looking longer for, and farther off.
+        heat = None if missing else _HEAT * float(np.abs(board.cost[board.placed]).mean())
         steps *= _LONGER if missing else 1
         found = improve(
-            auction, board, steps=steps, seed=self.policy.seed, is_enough=lambda _: False
+            auction,
+            board,
+            steps=steps,
+            seed=self.policy.seed,
+            is_enough=lambda _: False,
+            heat=heat,
         )
         return found if np.count_nonzero(~found.placed & real) <= missing else board
+
+    def _names(self, instance: Instance) -> IntArray:
+        """Return what each job is known by from one plan to the next, stand-ins too."""
+        number = instance.jobs.id.astype(np.int64)
+        rows = np.array([each.row for each in self.live])
+        return np.where(number >= 0, rows[np.maximum(number, 0)], number)
+
+    def _as_before(
+        self, instance: Instance, auction: Auction, real: npt.NDArray[np.bool_]
+    ) -> Board | None:
+        """Return a board on which jobs run as was planned last, and those that came are fitted in.
+
+        Where stand-ins are in the way of somebody they are placed anew; None if that is no help.
+        """
+        if self.last is None:
+            return None
+        tariff = auction.prices.tariff(instance)
+        order = self._order(instance, urgency(instance), real)
+        delay, holds = self.last.delays(instance, self._names(instance))
+        for kept in (holds, holds & real):
+            board = self._empty(instance)
+            board.delay[:], board.placed[:] = delay, kept
+            if board.as_it_says(tariff).fits:
+                board.insert(order[~kept[order]], tariff)
+                if board.placed[real].all():
+                    return board
+        return None
 
     def _empty(self, instance: Instance) -> Board:
         """Return a board on which nothing is held but by stops that are under way."""

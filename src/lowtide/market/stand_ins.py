@@ -11,30 +11,42 @@ import numpy as np
 
 from lowtide.job import Job
 from lowtide.signal import FloatArray
-from lowtide.workload import Workload
+from lowtide.workload import IntArray, Workload
 
 DAY_S = 86400.0
+WEEK_S = 7 * DAY_S
 # So many steps have to have passed before they say anything of those to come, and so many days
 # say as much as is known.
 _LEAST_HISTORY = 3
 _DAYS = 3
 # Of more stand-ins than this some stand for several.
 _MOST = 1500
+# Weeks that lack less of one than this are whole.
+_SHORT_OF_A_WEEK = 0.1
+# More jobs than come again at one time.
+_ROWS = 1 << 26
 # What jobs take of the machines.
 HELD = ("cpus", "gpus", "nodes", "memory_bytes")
 
 
 def those_of_another_time(
-    jobs: Workload | None, now: float, ahead_s: float
+    jobs: Workload | None, now: float, ahead_s: float, begun: float
 ) -> tuple[Workload | None, float]:
     """Return the jobs of a workload that arrive within a time, and how many each stands for.
 
     Args:
-        jobs: Those that stand for others, at their own times; None for none.
+        jobs: Those that stand for others; None for none. Of earlier weeks they come again at the
+            same hours of the week, each for a part of one where there are several weeks.
+        begun: Since when those that they stand for come: earlier is of earlier weeks.
     """
     if jobs is None:
         return None, 1.0
-    return _few(jobs.take((jobs.arrival > now) & (jobs.arrival < now + ahead_s)), 1.0)
+    past_s = now - jobs.arrival
+    weeks = np.where(jobs.arrival < begun, np.floor(past_s / WEEK_S) + 1, 0.0)
+    again = jobs.arrival + weeks * WEEK_S
+    rows = np.flatnonzero((again > now) & (again < now + ahead_s))
+    span = max(math.ceil((begun - float(jobs.arrival[0])) / WEEK_S - _SHORT_OF_A_WEEK), 1)
+    return _few(_later(jobs, rows, weeks[rows] * WEEK_S), 1.0 / span)
 
 
 def those_of_history(
@@ -75,17 +87,30 @@ def those_of_history(
         open_rows = sorted(guessed)
         is_open = np.isin(rows, open_rows)
         # A workload is ordered by arrivals, as its rows are.
-        as_said = Workload.from_jobs([guessed[row] for row in open_rows]).unlinked()
-        said = as_said.take(np.searchsorted(open_rows, rows[is_open]))
-        parts = (jobs.take(rows[~is_open]), shift_s[~is_open]), (said, shift_s[is_open])
-        found = joined(*(_later(each, by_s).unlinked() for each, by_s in parts))
+        as_said = Workload.from_jobs([guessed[row] for row in open_rows])
+        places = np.searchsorted(open_rows, rows[is_open])
+        said = _later(as_said, places, shift_s[is_open], rows[is_open])
+        found = joined(_later(jobs, rows[~is_open], shift_s[~is_open]), said)
     else:
-        found = _later(jobs.take(rows), shift_s)
+        found = _later(jobs, rows, shift_s)
     return _few(found, 1.0 / days)
 
 
-def _later(jobs: Workload, by_s: FloatArray) -> Workload:
-    return replace(jobs, arrival=jobs.arrival + by_s, deadline=jobs.deadline + by_s)
+def _later(
+    jobs: Workload, rows: IntArray, by_s: FloatArray, known_as: IntArray | None = None
+) -> Workload:
+    """Return some jobs of a workload that come again later, waiting for nobody.
+
+    Each is called by a number below 0 that is the same as long as it is the same job that comes
+    again at the same time.
+
+    Args:
+        known_as: The rows that they are known by; by default their own.
+    """
+    some = jobs.take(rows).unlinked()
+    rows = rows if known_as is None else known_as
+    names = -1 - rows - _ROWS * np.round(by_s).astype(np.int64)
+    return replace(some, id=names, arrival=some.arrival + by_s, deadline=some.deadline + by_s)
 
 
 def _few(found: Workload, each_for: float) -> tuple[Workload | None, float]:
@@ -93,9 +118,9 @@ def _few(found: Workload, each_for: float) -> tuple[Workload | None, float]:
     if not len(found):
         return None, 1.0
     one_in = math.ceil(len(found) / _MOST)
-    if one_in > 1:
-        found, each_for = found.take(slice(one_in // 2, None, one_in)), each_for * one_in
-    return replace(found.unlinked(), id=np.full(len(found), -1)), each_for
+    # The same ones each time: a plan begins with the last one.
+    kept = found if one_in == 1 else found.take(found.id % one_in == 0)
+    return (kept, each_for * one_in) if len(kept) else (None, 1.0)
 
 
 def joined(first: Workload, second: Workload) -> Workload:
