@@ -262,7 +262,8 @@ class Auction:
         self._step, self._stale = 1.0, 0
         self._next = self.prices
         self._mean: Prices | None = None
-        self._as_before = _AS_BEFORE if patient else 0.0
+        # Prices of links come to what they should be sooner without.
+        self._as_before = _AS_BEFORE if patient and not instance.links.before.size else 0.0
         self._last: tuple[FloatArray, FloatArray, FloatArray] | None = None
 
     def begin_with(self, prices: Prices | None) -> None:
