@@ -477,10 +477,11 @@ def main(arguments: list[str]) -> int:
                 lines.append(partial(replan_lines, zone))
     alone = {"referee": referee_line, "events": with_a_scheduler, "compile": compile_lines}
     lines += [each for name, each in alone.items() if name in asked]
-    good = all(each() for each in lines)
+    # One that misses does not keep the others from being told.
+    good = [each() for each in lines]
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"largest memory {peak_mb:,.0f} MB (wanted {MOST_MB:,} MB)")
-    return int(not (good and peak_mb <= MOST_MB))
+    return int(not (all(good) and peak_mb <= MOST_MB))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from lowtide.market.lateness import counting, require_alone
 from lowtide.market.planner import Clock, solve
 from lowtide.market.planning import wait_rate
 from lowtide.market.prices import Prices
+from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from lowtide.simulator.carrying import Away, carry_out
 from lowtide.simulator.simulation import as_workload
@@ -337,6 +338,24 @@ def test_jobs_that_share_a_node_pay_for_its_being_on_together():
     assert plan.lower_bound_g <= 500 + 1e-6 and plan.lower_bound_g <= plan.amount
 
 
+def test_peaks_take_turns_under_a_power_cap():
+    phases = [Phase(name=f"at {watts} W", duration_s=3600, power_w=watts) for watts in (800, 150)]
+    kw = {"arrival": 0, "deadline": "+3h", "profile": PowerProfile(work=phases)}
+    jobs = [lt.Job(id=name, resources=Resources(gpus=1), **kw) for name in "ab"]
+    grid = Signal.from_values([100.0] * 6, start=0, step_s="1h")
+    for size in ({"gpus_per_node": 4}, {"gpus_per_node": 1}):
+        cluster = lt.Cluster(nodes=2, cpus_per_node=8, **size)
+        plan = lt.plan_cluster(jobs, cluster, grid, effort=0.02, power_cap=1000.0)
+        assert not plan.late and sorted(plan.tally.start) == [0, 3600]
+    # The hour in which more may be drawn is long enough for the phase that draws more.
+    cap = Signal.from_values([900, 200, 900, 200, 200, 200], start=0, step_s="1h", kind="power")
+    plan = lt.plan_cluster(jobs[:1], cluster, grid, effort=0.02, power_cap=cap)
+    assert not plan.late
+    with pytest.raises(Infeasible, match="room and power for 1 h: that is 1 h too little"):
+        low = replace(cap, values=np.where(cap.values > 200, 700, 200))
+        lt.plan_cluster(jobs[:1], cluster, grid, effort=0.02, power_cap=low)
+
+
 def test_a_power_cap_is_kept_though_nodes_boot_and_are_idle():
     kept = 0
     for seed in (9, 13, 18, 52):
@@ -386,6 +405,17 @@ def test_stopped_jobs_go_on_holding_what_they_keep():
     # Stopped, the first would still be in the second's way.
     assert kept.tally.amount[0] > free.tally.amount[0]
     assert kept.certify() == pytest.approx(kept.lower_bound, rel=1e-9)
+
+
+def test_what_a_stopped_job_keeps_does_not_lie_on_a_node_that_is_away():
+    grid = Signal.from_values([100, 900, 100, 500, 500], start=0, step_s="1h")
+    memory = Resources(cpus=1, memory_bytes=60 * 2**30)
+    jobs = [plain_job("a", 0, 2, 2, interruptible="anywhere", resources=memory)]
+    cluster = lt.Cluster(nodes=1, cpus_per_node=4, memory_bytes_per_node=100 * 2**30)
+    cluster = replace(cluster, away=[(3600, 7200, 1)])
+    for keeps, starts in (([], [0, 7200]), (["memory"], [7200])):
+        plan = lt.plan_cluster(jobs, cluster, grid, effort=0.02, wait=0, keeps=keeps)
+        assert plan.stretches.start.tolist() == starts and not plan.late
 
 
 def test_nodes_that_can_be_switched_off_count():

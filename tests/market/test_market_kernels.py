@@ -7,11 +7,13 @@ import os
 import numpy as np
 import pytest
 
+from lowtide.accounting import pieces_of
 from lowtide.market.placing import Board
 from lowtide.market.prices import Auction, Prices
 from lowtide.policies.exact import Exact
 from lowtide.signal import Signal
-from support.queues import amount, draw_instance, every_way, use
+from lowtide.workload import Workload
+from support.queues import amount, draw_instance, every_way, stretches_of, use
 
 MANY = 400 if os.environ.get("LOWTIDE_NIGHTLY") else 25
 
@@ -78,6 +80,54 @@ def test_where_room_is_left_a_job_takes_the_best_of_what_fits(real):
             # A slot in which a job ends and is started again is held twice.
             assert np.all(board.room.free[0] <= left + 1e-9)
             assert real or board.room.free[0] == pytest.approx(left)
+
+
+def drawn_kw(instance, row, way):
+    """Return the most that a way draws at any instant of each slot."""
+    pieces = pieces_of(Workload.from_jobs([instance.jobs.job(row)]), stretches_of([way]))
+    edges, most = instance.edges, np.zeros(instance.slots)
+    for begin, end, watts in zip(pieces.begin, pieces.end, pieces.power_w, strict=True):
+        touched = (edges[:-1] < end - 1e-3) & (edges[1:] > begin + 1e-3)
+        if end - begin > 1e-3:
+            most[touched] = np.maximum(most[touched], watts / 1000)
+    return most
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_under_a_power_cap_a_job_takes_the_best_whose_every_phase_fits(real):
+    turned = 0
+    for seed in range(MANY):
+        rng = np.random.default_rng([seed, real, 8])
+        instance = draw_instance(rng, 3, 9, real=real)
+        prices = draw_prices(rng, instance)
+        left_kw = rng.choice(
+            [0.05, 0.2, 0.4, 0.6, 0.9], instance.slots, p=[0.05, 0.1, 0.2, 0.25, 0.4]
+        )
+        for row in range(len(instance)):
+            board = Board.empty(instance)
+            board.room.kw[0] = left_kw
+            board.insert(np.array([row]), prices.tariff(instance))
+            ways = [
+                way
+                for way in every_way(instance, row)
+                if np.all(drawn_kw(instance, row, way) <= left_kw + 1e-9)
+            ]
+            assert bool(board.placed[row]) == bool(ways), (seed, row)
+            if not ways:
+                continue
+            need = instance.queue.need[row, 0]
+            taken = ways_of(instance, board)[row]
+            cost, *costs = (
+                amount(instance, row, way) + need * prices.rent[0] @ use(instance, row, way)
+                for way in (taken, *ways)
+            )
+            assert cost == pytest.approx(min(costs), rel=1e-9), (seed, row)
+            left = left_kw - drawn_kw(instance, row, taken)
+            assert board.room.kw[0] == pytest.approx(left)
+            turned += np.any(
+                left_kw[use(instance, row, taken) > 0] < instance.jobs.peak_w[row] / 1000
+            )
+    assert turned >= MANY // 4
 
 
 def test_without_prices_a_job_costs_what_the_exact_planner_says():

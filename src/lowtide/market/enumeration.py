@@ -123,7 +123,7 @@ def _ways(instance: Instance, row: int, rent: FloatArray) -> list[_Way] | None:
     """Return the ways to run a job that take least, None where there are too many."""
     found: dict[int, _Way] = {}
     need = instance.queue.need[row]
-    for delay, spans in _runs(instance, row):
+    for delay, spans in ways_to_run(instance, row):
         slots = np.zeros(instance.slots, dtype=np.int64)
         for begin, end in spans:
             slots[math.floor(begin + _NEAR) : math.ceil(end - _NEAR)] += 1
@@ -146,7 +146,7 @@ def _ways(instance: Instance, row: int, rent: FloatArray) -> list[_Way] | None:
     ]
 
 
-def _runs(
+def ways_to_run(
     instance: Instance, row: int
 ) -> Iterator[tuple[tuple[int, ...], list[tuple[float, float]]]]:
     """Yield the delays of every way to run a job, and from when to when it holds its machines."""

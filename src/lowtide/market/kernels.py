@@ -6,7 +6,8 @@ the plane is the work from part k on, a column a delay: what running on costs is
 ways into a cell, so that only what a way into it costs beyond that, `beyond`, is to be compared.
 
 A job in prices holds as much of a slot as it runs in it. A job that is to be given room holds
-every slot that it touches: nothing is then exceeded at any instant.
+every slot that it touches, and of the power cap the most that it draws there at any instant:
+nothing is then exceeded.
 """
 
 from __future__ import annotations
@@ -138,13 +139,20 @@ class Room(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """Room to work in, large enough for the largest job."""
+    """Room to work in, large enough for the largest job.
+
+    Attributes:
+        closed: Running sums of slots without room: of what the job does now, then of each leg.
+        shut: Those of slots without room for what a stopped job keeps.
+        halted: The last part that has no room at each delay.
+    """
 
     energy: FloatArray
     rent: FloatArray
     held: FloatArray
-    closed: IntArray
+    closed: Rows
     shut: IntArray
+    halted: IntArray
     beyond: FloatArray
     through: FloatArray
     fresh: FloatArray
@@ -245,25 +253,78 @@ def _lay_out(queue: Queue, j: int, tariff: Tariff, room: Room, blocked: bool, de
                 held[t] += keep * tariff.rent[m, min(first + t, last)]
     if not blocked:
         return
-    closed, shut = desk.closed, desk.shut
-    closed[0] = shut[0] = 0
+    capped = room.kw[site, 0] < HUGE
+    if capped:
+        for leg in range(row["startup"], row["legs"]):
+            place = leg_place(row, leg, capped)
+            _close(queue, j, asked_kw(row, queue.legs[leg]["kw"]), room, count, desk.closed[place])
+    else:
+        _close(queue, j, 0.0, room, count, desk.closed[0])
+    shut = desk.shut
+    shut[0] = 0
     most = room.kw.shape[1]
     for t in range(count):
-        no = keeps_no = 0
-        if first + t >= most:
-            no = keeps_no = 1
+        no = 0
+        if first + t >= most or room.kw[site, first + t] < suspended_kw - _SPARE:
+            no = 1
         else:
-            if room.kw[site, first + t] < row["peak_kw"] - _SPARE:
-                no = 1
+            for m in range(queue.need.shape[1]):
+                if room.free[m, first + t] < queue.keep[j, m] - _SPARE:
+                    no = 1
+        shut[t + 1] = shut[t] + no
+
+
+@compiled(inner=True)
+def asked_kw(row: Any, kw: float) -> float:
+    """Return the power that a job asks for while it draws some: as it is stopped, no less."""
+    return float(max(kw, row["suspended_kw"]))
+
+
+@compiled(inner=True)
+def leg_place(row: Any, leg: int, capped: bool) -> int:
+    """Return where it is written which slots are closed to a leg: without a cap, to all alike."""
+    return 1 + leg - row["startup"] if capped else 0
+
+
+@compiled(inner=True)
+def _close(queue: Queue, j: int, kw: float, room: Room, count: int, closed: IntArray) -> None:
+    """Write down in which slots of its window there is no room for a job that draws so much."""
+    row = queue.jobs[j]
+    first, site, most = row["first"], row["site"], room.kw.shape[1]
+    closed[0] = 0
+    for t in range(count):
+        no = 0
+        if first + t >= most or room.kw[site, first + t] < kw - _SPARE:
+            no = 1
+        else:
             for m in range(queue.need.shape[1]):
                 if room.free[m, first + t] < queue.need[j, m] - _SPARE:
                     no = 1
-                if room.free[m, first + t] < queue.keep[j, m] - _SPARE:
-                    keeps_no = 1
-            if room.kw[site, first + t] < suspended_kw - _SPARE:
-                keeps_no = 1
         closed[t + 1] = closed[t] + no
-        shut[t + 1] = shut[t] + keeps_no
+
+
+@compiled(inner=True)
+def _rule_out(
+    into: FloatArray,
+    low: int,
+    high: int,
+    queue: Queue,
+    j: int,
+    first: int,
+    last: int,
+    begin: float,
+    capped: bool,
+    closed: Rows,
+) -> None:
+    """Rule out the delays at which a start or a stop that begins at a place has no room."""
+    at = begin
+    for leg in range(first, last):
+        until = at + queue.legs[leg]["lasts"]
+        place = leg_place(queue.jobs[j], leg, capped)
+        for x in range(low, high):
+            if closed[place, ceil_slot(until + x)] != closed[place, floor_slot(at + x)]:
+                into[x] = HUGE
+        at = until
 
 
 @compiled(inner=True)
@@ -297,12 +358,15 @@ def least(
     beyond, through, fresh, leave = desk.beyond, desk.through, desk.fresh, desk.leave
     finish = desk.finish
     came, since, later, closed, shut = desk.came, desk.since, desk.later, desk.closed, desk.shut
+    halted, capped, asked = desk.halted, room.kw[row["site"], 0] < HUGE, -1.0
+    slots = ceil_slot(parts[row["end"]]["at"]) + columns + 1
     for at in range(wide):
         beyond[at] = HUGE
     for x in range(columns):
         through[x] = 0.0
         fresh[x] = 0.0
-    begin, work = row["begin"], parts[first]["at"]
+        halted[x] = -1
+    begin = row["begin"]
     if row["running"]:
         for x in range(1, columns):
             fresh[x] = HUGE
@@ -314,11 +378,11 @@ def least(
             for x in range(columns):
                 fresh[x] += at_slot(desk.held, begin + x) - at_slot(desk.held, begin)
         if blocked:
-            for x in range(columns):
-                if closed[ceil_slot(work + x)] != closed[floor_slot(begin + x)] or (
-                    row["begun"] and shut[floor_slot(begin + x)] != shut[floor_slot(begin)]
-                ):
-                    fresh[x] = HUGE
+            _rule_out(fresh, 0, columns, queue, j, from_leg, to_leg, begin, capped, closed)
+            if row["begun"]:
+                for x in range(columns):
+                    if shut[floor_slot(begin + x)] != shut[floor_slot(begin)]:
+                        fresh[x] = HUGE
     shift = float(row["first"])
     ends = shift + parts[first + count]["at"]
     for x in range(columns):
@@ -357,17 +421,12 @@ def least(
         while oldest < k and parts[first + oldest]["free"] <= k:
             if parts[first + oldest]["free"] == k:
                 base = oldest * wide
-                began = begin if oldest == 0 else parts[first + oldest]["at"]
                 for at in range(wide):
                     v = later[base + at]
-                    if v < beyond[at] - _WORTH * (abs(v) + 1.0) and v < TOO_MUCH:
-                        x = at % columns
-                        if (
-                            not blocked
-                            or closed[ceil_slot(at_k + x)] == closed[floor_slot(began + x)]
-                        ):
-                            beyond[at] = v
-                            came[k * wide + at] = oldest
+                    less = v < beyond[at] - _WORTH * (abs(v) + 1.0)
+                    if less and v < TOO_MUCH and halted[at % columns] < oldest:
+                        beyond[at] = v
+                        came[k * wide + at] = oldest
             oldest += 1
         if k == count:
             break
@@ -387,9 +446,10 @@ def least(
                 leave[x] = through[x] - at_slot(desk.held, ended + x)
             _spend_legs(leave, 0, columns - gap, legs, row["stop"], row["legs"], at_k, energy, rent)
             if blocked:
-                for x in range(columns - gap):
-                    if closed[ceil_slot(ended + x)] != closed[floor_slot(at_k + x)]:
-                        leave[x] = HUGE
+                from_leg, to_leg = row["restart"], row["stop"]
+                _rule_out(fresh, gap, columns, queue, j, from_leg, to_leg, start, capped, closed)
+                from_leg, to_leg = row["stop"], row["legs"]
+                _rule_out(leave, 0, columns - gap, queue, j, from_leg, to_leg, at_k, capped, closed)
             for layer in range(layers - up - 1, -1, -1):
                 low, stopped = HUGE, -1
                 source, target = layer * columns, (layer + up) * columns
@@ -404,14 +464,19 @@ def least(
                     ):
                         low, stopped = HUGE, -1
                     v = beyond[source + x - gap] + leave[x - gap]
-                    if v < low - _WORTH * (abs(v) + 1.0) and v < TOO_MUCH:
+                    if (
+                        v < low - _WORTH * (abs(v) + 1.0)
+                        and v < TOO_MUCH
+                        and (
+                            not blocked
+                            or shut[floor_slot(start + x)] <= shut[ceil_slot(ended + x - gap)]
+                        )
+                    ):
                         low, stopped = v, x - gap
                     since[place + x] = stopped
                 for x in range(columns - 1, gap - 1, -1):
                     stopped = since[place + x]
-                    if stopped < 0:
-                        continue
-                    if blocked and closed[ceil_slot(at_k + x)] != closed[floor_slot(start + x)]:
+                    if stopped < 0 or fresh[x] > TOO_MUCH:
                         continue
                     v = beyond[source + stopped] + leave[stopped] + fresh[x]
                     if must:
@@ -422,8 +487,13 @@ def least(
         end = parts[first + k + 1]["at"]
         _spend(through, 0, columns, part["kw"], at_k, end, energy, rent)
         if blocked:
+            kw = asked_kw(row, part["kw"])
+            if capped and kw != asked:
+                _close(queue, j, kw, room, slots, closed[0])
+                asked = kw
             for x in range(columns):
-                if closed[ceil_slot(end + x)] != closed[floor_slot(at_k + x)]:
+                if closed[0, ceil_slot(end + x)] != closed[0, floor_slot(at_k + x)]:
+                    halted[x] = k
                     for layer in range(layers):
                         beyond[layer * columns + x] = HUGE
     best, chosen = HUGE, -1

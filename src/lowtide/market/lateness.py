@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from lowtide.market.prices import Auction, Prices
 from lowtide.precedence import in_order
 from lowtide.signal import FloatArray, Signal
 from lowtide.units import format_count, format_hours, format_time
-from lowtide.workload import IntArray
+from lowtide.workload import IntArray, Workload
 
 # Passes for a bound on how many jobs must be late.
 _PASSES = 300
@@ -59,16 +60,20 @@ def require_alone(instance: Instance) -> None:
     else:
         left_w = np.full(middle.size, 1000 * float(np.max(instance.cap_kw[1])))
     needed_w = 1000 * instance.queue.jobs["peak_kw"]
+    nodes_w = needed_w - jobs.peak_w
     once = (jobs.interruptible == INTERRUPTIBLE.index("never")) | (jobs.max_starts == 1)
     some = (jobs.nodes > there.min()) | (needed_w > left_w.min() + _SAME_W)
     short_s = np.zeros(len(jobs))
     for row in np.flatnonzero(some).tolist():
         open_s = np.diff(np.clip(times, jobs.arrival[row], jobs.deadline[row]))
-        shut = (there < jobs.nodes[row]) | (left_w < needed_w[row] - _SAME_W)
-        # Which stretch without a pause each belongs to.
-        stretch = np.cumsum(shut) if once[row] else np.zeros(shut.size, dtype=np.int64)
-        room_s = np.bincount(stretch, weights=np.where(shut, 0.0, open_s))
-        short_s[row] = jobs.run_s[row] - room_s.max()
+        lasts_s, watts = _phases(jobs, row)
+        # Of all that draws so much or more: for as long there must be room for it.
+        for level_w in np.unique(watts):
+            shut = (there < jobs.nodes[row]) | (left_w < level_w + nodes_w[row] - _SAME_W)
+            less = watts < level_w
+            needed_s = _longest(lasts_s, less, once=bool(once[row]))
+            room_s = _longest(open_s, shut, once=bool(once[row]))
+            short_s[row] = max(short_s[row], needed_s - room_s)
     late = short_s > TIME_TOLERANCE_S
     if not late.any():
         return
@@ -89,6 +94,19 @@ def require_alone(instance: Instance) -> None:
         f"{cure}",
         None,
     )
+
+
+def _phases(jobs: Workload, row: int) -> tuple[FloatArray, FloatArray]:
+    """Return how long each phase of a job lasts that is run through, and what it draws."""
+    profile = jobs.job(row).profile
+    phases = (*profile.startup, *profile.work)
+    return np.array([each.duration_s for each in phases]), np.array([p.power_w for p in phases])
+
+
+def _longest(lasts_s: FloatArray, left_out: Any, *, once: bool) -> float:
+    """Return how long stretches last that are not left out: together, or the longest at once."""
+    stretch = np.cumsum(left_out) if once else np.zeros(lasts_s.size, dtype=np.int64)
+    return float(np.bincount(stretch, weights=np.where(left_out, 0.0, lasts_s)).max())
 
 
 def counting(instance: Instance) -> Instance:

@@ -24,11 +24,14 @@ from lowtide.workload import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Search steps between looks at the clock, and how hot it is at first: a share of a job's mean.
+# Search steps between looks at the clock.
 _STRIDE = 2000
 # Steps between changes of prices by chance.
 _SHAKEN = 50
+# How hot a search is at first, and in the end: shares of a job's mean. With fewer steps than so
+# many for each job it begins cooler: it would not cool again.
 _HOT, _COOL = 0.1, 0.001
+_LONG = 1000
 # Sums of what is left are rounded by no more than this.
 _SPARE = 1e-6
 
@@ -207,6 +210,7 @@ def improve(
     best = (now.delay.copy(), now.placed.copy(), np.array([now.total]))
     chance = np.array([seed], dtype=np.uint64)
     mean = float(np.abs(now.cost[now.placed]).mean()) if now.placed.any() else 1.0
+    hot = max(_HOT * min(steps / (_LONG * len(instance)), 1.0), 2 * _COOL)
     done, stride, prices, begun = 0, _STRIDE, auction.prices, spent()
     rng = np.random.default_rng(seed)
     while done < steps and not is_enough(float(best[2][0])):
@@ -218,7 +222,7 @@ def improve(
         some = min(stride, steps - done)
         # From where the search began to when time is up.
         cooled = max(done / steps, (spent() - begun) / max(1.0 - begun, 1e-9))
-        now_hot = mean * _HOT * (_COOL / _HOT) ** cooled if heat is None else heat
+        now_hot = mean * hot * (_COOL / hot) ** cooled if heat is None else heat
         search = Search(some, now_hot, chance, best)
         search = search if guard is None else search._replace(guard=guard)
         run(instance, now.room, now.plan, prices, search=search)

@@ -23,6 +23,7 @@ from lowtide.market.kernels import (
     Room,
     Rows,
     Tariff,
+    asked_kw,
     at_slot,
     ceil_slot,
     floor_slot,
@@ -118,6 +119,8 @@ def _come_to(queue: Queue, j: int, delay: IntArray, tariff: Tariff, notes: Float
 def _take(queue: Queue, j: int, delay: IntArray, sign: float, room: Room) -> None:
     """Take the room that a schedule needs, every slot that it touches, or give it back (−1)."""
     row, parts = queue.jobs[j], queue.parts
+    if room.kw[row["site"], 0] < HUGE:
+        _take_power(queue, j, delay, sign, room.kw[row["site"]])
     shift = row["first"]
     x = delay[row["part"]]
     begin = shift + row["begin"]
@@ -125,19 +128,19 @@ def _take(queue: Queue, j: int, delay: IntArray, sign: float, room: Room) -> Non
     if not row["running"]:
         begin += x
         if row["begun"]:
-            _take_slots(queue.keep[j], row["suspended_kw"], sign, room, row["site"], until, begin)
+            _take_slots(queue.keep[j], sign, room, until, begin)
     elif x > 0:
         until = begin + row["stop_t"]
-        _take_slots(queue.need[j], row["peak_kw"], sign, room, row["site"], begin, until)
+        _take_slots(queue.need[j], sign, room, begin, until)
         begin = shift + parts[row["part"]]["at"] + x - row["restart_t"]
         _take_kept(queue, j, sign, room, until, begin)
     for k in range(row["part"] + 1, row["end"] + 1):
         at = shift + parts[k]["at"]
         if k == row["end"]:
-            _take_slots(queue.need[j], row["peak_kw"], sign, room, row["site"], begin, at + x)
+            _take_slots(queue.need[j], sign, room, begin, at + x)
         elif delay[k] != x:
             until = at + x + row["stop_t"]
-            _take_slots(queue.need[j], row["peak_kw"], sign, room, row["site"], begin, until)
+            _take_slots(queue.need[j], sign, room, begin, until)
             x = delay[k]
             begin = at + x - row["restart_t"]
             _take_kept(queue, j, sign, room, until, begin)
@@ -148,22 +151,89 @@ def _take_kept(queue: Queue, j: int, sign: float, room: Room, begin: float, end:
     """Take what a stopped job keeps, in the slots that its runs do not touch."""
     first, last = float(ceil_slot(begin)), float(floor_slot(end))
     if last > first:
-        row = queue.jobs[j]
-        _take_slots(queue.keep[j], row["suspended_kw"], sign, room, row["site"], first, last)
+        _take_slots(queue.keep[j], sign, room, first, last)
 
 
 @compiled(inner=True)
-def _take_slots(
-    amounts: FloatArray, kw: float, sign: float, room: Room, site: int, begin: float, end: float
-) -> None:
+def _take_slots(amounts: FloatArray, sign: float, room: Room, begin: float, end: float) -> None:
     first, last = floor_slot(begin), ceil_slot(end)
     for m in range(amounts.size):
         if amounts[m] != 0.0:
             for t in range(first, last):
                 room.free[m, t] -= sign * amounts[m]
-    if kw != 0.0:
-        for t in range(first, last):
-            room.kw[site, t] -= sign * kw
+
+
+@compiled(inner=True)
+def _take_power(queue: Queue, j: int, delay: IntArray, sign: float, left: FloatArray) -> None:
+    """Take the most that a schedule draws in each slot from what is left of the cap."""
+    row, parts = queue.jobs[j], queue.parts
+    shift = row["first"]
+    drawn: Any = (np.int64(0), 0.0)
+    before: Any = np.int64(-1)
+    if row["running"]:
+        before = np.int64(0)
+    for k in range(row["part"], row["end"]):
+        x = delay[k]
+        at = shift + parts[k]["at"]
+        if x != before:
+            ran = k > row["part"] or row["running"]
+            again = ran or row["begun"]
+            start = at + x - row["restart_t"] if again else shift + row["begin"] + x
+            stopped = shift + row["begin"]
+            if ran:
+                stopped = at + before
+                first, last = row["stop"], row["legs"]
+                drawn = _take_legs(queue, row, first, last, stopped, sign, left, drawn)
+                stopped += row["stop_t"]
+            if again:
+                drawn = _take_most(row["suspended_kw"], stopped, start, sign, left, drawn)
+            first = row["restart"] if again else row["startup"]
+            last = row["stop"] if again else row["restart"]
+            drawn = _take_legs(queue, row, first, last, start, sign, left, drawn)
+        until = shift + parts[k + 1]["at"] + x
+        drawn = _take_most(asked_kw(row, parts[k]["kw"]), at + x, until, sign, left, drawn)
+        before = x
+
+
+@compiled(inner=True)
+def _take_legs(
+    queue: Queue,
+    row: Any,
+    first: int,
+    last: int,
+    begin: float,
+    sign: float,
+    left: FloatArray,
+    drawn: Any,
+) -> Any:
+    at = begin
+    for number in range(first, last):
+        until = at + queue.legs[number]["lasts"]
+        kw = asked_kw(row, queue.legs[number]["kw"])
+        drawn = _take_most(kw, at, until, sign, left, drawn)
+        at = until
+    return drawn
+
+
+@compiled(inner=True)
+def _take_most(
+    kw: float, begin: float, end: float, sign: float, left: FloatArray, drawn: Any
+) -> Any:
+    """Take what is drawn for a time, in a slot that was taken from no more than is drawn beyond.
+
+    Args:
+        drawn: Up to which slot was taken, and what of the last of them; the new ones are returned.
+    """
+    first, last = floor_slot(begin), ceil_slot(end)
+    upto, most = drawn
+    if last <= first:
+        return drawn
+    for t in range(first, last):
+        if t < upto:
+            left[t] -= sign * max(kw - most, 0.0)
+        else:
+            left[t] -= sign * kw
+    return np.int64(last), max(kw, most) if last <= upto else kw
 
 
 @compiled(inner=True)

@@ -24,11 +24,13 @@ _EVERY = 25
 # Of queues with so few states so many times as many.
 _FEW_CELLS = 1e5
 _PATIENT = 3
+# By which share better prices prove more than the last ones, for all the time there is, to go on.
+_WORTH = 3e-4
 # How often all jobs are placed anew, and how many steps a search has, at an effort of 1.
 _ROUNDS = 200
 _STEPS = 1_000_000
 # A round places all cells of all jobs: not more than this in all rounds, nor in all steps.
-_MOST_CELLS = 4e8
+_MOST_CELLS = 1.5e8
 _SEARCH_CELLS = 3e9
 
 
@@ -127,7 +129,7 @@ def solve(
         auction.begin_with(first_prices(instance, budget.is_over))
     board: Board | None = None
     passes = max(round((_PATIENT if patient else 1) * _PASSES * min(effort, 1.0)), _EVERY)
-    enough = False
+    enough, proven, since = False, auction.bound, budget.spent()
     for number in range(1, passes + 1):
         going = auction.advance(np.inf if board is None else board.total)
         over = budget.is_over()
@@ -138,6 +140,10 @@ def solve(
             board = tried if board is None or tried.total < board.total else board
             enough = budget.is_enough(board.total)
             doing("prices", number / passes)
+            # Where time is short, searching with these is worth more than slightly better ones.
+            worth = _WORTH * (budget.spent() - since) * abs(auction.bound)
+            going = going and not auction.bound - proven < worth
+            proven, since = auction.bound, budget.spent()
         if enough or over or not going:
             break
     if board is None:

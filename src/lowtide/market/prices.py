@@ -32,10 +32,10 @@ _PATIENCE = 12
 _SHORTER = 0.6
 # Steps that have become as short as this are no use.
 _SHORTEST = 2e-3
-# Where prices are near the best to begin with: how far above the bound is aimed, the patience, and
-# how much of each direction is that of the one before.
+# Where prices are near the best to begin with: how far above the bound is aimed, and the patience.
 _NEAR_AIM = 0.0015
 _NEAR_PATIENCE = 6
+# How much of each direction is that of the one before, there and where many prices are tried.
 _AS_BEFORE = 0.7
 # Prices swing around what they should be: how much the newest counts in their mean.
 _NEWEST = 0.1
@@ -262,7 +262,8 @@ class Auction:
         self._step, self._stale = 1.0, 0
         self._next = self.prices
         self._mean: Prices | None = None
-        self._as_before = 0.0
+        # Prices of links come to what they should be sooner without.
+        self._as_before = _AS_BEFORE if patient and not instance.links.before.size else 0.0
         self._last: tuple[FloatArray, FloatArray, FloatArray] | None = None
 
     def begin_with(self, prices: Prices | None) -> None:
