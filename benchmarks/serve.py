@@ -58,6 +58,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 MILLION = int(os.environ.get("JOBS", "1000000"))
 MONTH_S = 30 * 86400
 WIDE = 32
+BRIEF = 30
 HOURS = int(os.environ.get("HOURS", "24"))
 ASKED = 200
 # Milliseconds of an idle machine, bytes, and MB.
@@ -352,7 +353,9 @@ def pages(address: str) -> bool:
         for place in range(1, int(length_s / TICK_S) + 1):
             watts, cpus = chance.normal(300, 20), chance.uniform(3.6, 4.0)
             held = 4e9 * chance.normal(1, 0.01)
-            node.tick(units, watts={"1": watts}, cpus=cpus, memory_bytes=held)
+            # Beside it, for a few minutes, a job of which nothing is kept.
+            here = [*units, unit(2, user="ada")] if place <= BRIEF else units
+            node.tick(here, watts={"1": watts}, cpus=cpus, memory_bytes=held)
             if place % 360 == 0:
                 while (parcel := node.outbox.next(now=node.watcher.time)) is not None:
                     told.append(unseal(parcel.body))
@@ -404,9 +407,17 @@ def pages(address: str) -> bool:
             ms, _ = asked(path)
             return ms, 1e3 * (cpu_s(server) + server_cpu_s(address) - before)
 
-        [job] = json.loads(asked("/api/v1/jobs")[1])["jobs"]
+        jobs = json.loads(asked("/api/v1/jobs")[1])["jobs"]
+        job, brief = sorted(jobs, key=lambda each: int(each["job_id"]))
         assert len(job["hosts"]) == WIDE
+        # What a server loads once is loaded before.
+        asked(f"/jobs/{brief['ref']}")
         took = {}
+        with centre(address) as database:
+            before = time.process_time() + server_cpu_s(address)
+            # As the centre does each minute, of what came since.
+            keep_looks(database, now=now)
+            so_far_ms = 1e3 * (time.process_time() + server_cpu_s(address) - before)
         going_ms, going_cpu_ms = first_look(f"/jobs/{job['ref']}")
         with centre(address) as database:
             take(database, while_it_ran, len(told))
@@ -428,12 +439,12 @@ def pages(address: str) -> bool:
     print(f"  at the first look {first_ms:.0f} ms, {first_cpu_ms:.0f} ms of CPU time")
     print(f"  worked out by the centre when it ended: {kept_ms:.0f} ms of CPU time")
     print(f"  first of all, while it went on: {going_ms:.0f} ms, {going_cpu_ms:.0f} ms of CPU time")
+    print(f"  brought together so far, all at once: {so_far_ms:.0f} ms of CPU time")
     print(f"  its course for a plot: {course_ms:.0f} ms, {course_bytes} bytes")
     print(f"a node's day: {day_mb:.2f} MB with one job on it")
     print(f"the first page with all it fetches: {first} bytes")
-    fine = (
-        max(page_ms, min(first_ms, first_cpu_ms)) <= MOST["page"] and page_bytes <= MOST_PAGE_BYTES
-    )
+    looks_ms = (page_ms, min(first_ms, first_cpu_ms), min(going_ms, going_cpu_ms))
+    fine = max(looks_ms) <= MOST["page"] and page_bytes <= MOST_PAGE_BYTES
     return fine and day_mb <= MOST["day"] and first <= MOST_FIRST_BYTES
 
 

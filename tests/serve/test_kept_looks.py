@@ -76,11 +76,11 @@ def test_what_is_kept_shows_what_reading_shows(
         assert keep_looks(database, now=now, many=MANY) == 0
         assert [row["job"] for row in rows(database, schema.looks)] == [found.record.number]
 
-        def look_at(*_: object) -> None:
+        def reading(*_: object) -> None:
             raise AssertionError("read again")
 
         with monkeypatch.context() as patched:
-            patched.setattr("lowtide.hindsight.job.look_at", look_at)
+            patched.setattr("lowtide.serve.viewer.seen", reading)
             assert repr(shown(ada, found)) == repr(read)
             again = ada.looked_back(found)
             assert repr(again.behaviour) == repr(told.behaviour)

@@ -171,6 +171,16 @@ looks = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
+# What jobs that go on did up to a moment, as `serve.job_courses` packs it, and of which chunks.
+courses = sa.Table(
+    "job_courses",
+    CENTRE,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("until", sa.Double, primary_key=True, autoincrement=False),
+    _text("stands"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
 incarnations = sa.Table(
     "incarnations",
     CENTRE,
