@@ -116,7 +116,7 @@ def test_a_question_without_its_rule_gets_no_others_rows(one: World, who: str) -
             assert found - {""} == wanted
             assert who == "sue" or "" not in found
         mine = set(connection.execute(sa.select(schema.jobs.c.number)).scalars())
-        kept = (schema.looks.c.job, schema.courses.c.job)
+        kept = (schema.looks.c.job, schema.courses.c.job, schema.findings.c.job)
         for column in (tables.phases.c.job, tables.origins.c.job, *kept):
             assert set(connection.execute(sa.select(column)).scalars()) <= mine
         owners = set(connection.execute(sa.select(schema.audit.c.owner)).scalars())
@@ -171,6 +171,7 @@ def test_what_nodes_send_is_written_by_who_may_write_no_more(one: World, tmp_pat
         if name in SHUT | {"tokens", "audit", "members", "accounts", "pushing", "quarantine"} | {
             "job_looks",
             "job_courses",
+            "job_findings",
         }:
             assert count(database, table, INGEST) is None, name
     refused: list[Any] = [

@@ -181,6 +181,17 @@ courses = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
+# What was found that a job wasted, as `serve.kept_waste` packs it, when, and of which row of it.
+findings = sa.Table(
+    "job_findings",
+    CENTRE,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    _real("made"),
+    sa.Column("settled", sa.Boolean, nullable=False),
+    _text("stands"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
 incarnations = sa.Table(
     "incarnations",
     CENTRE,
