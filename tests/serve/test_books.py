@@ -159,6 +159,35 @@ def test_sums_are_those_of_the_jobs_whoever_writes_meanwhile(
         assert len({key[0] for key in kept(database, schema.usage_month)}) > 1
 
 
+def test_what_was_told_wrongly_of_one_job_leaves_nothing_in_sums(
+    place: str, tmp_path: Path
+) -> None:
+    """Whoever is root on a node tells of endless energy of bob's, and Slurm that it was not his."""
+    with centre(place) as database:
+        honest, other = (Node(tmp_path / f"{name}.sqlite", name) for name in ("n1", "n2"))
+        for _ in range(130):
+            mine = [unit(1, user="bob"), unit(2, user="bob")]
+            honest.tick(mine, step_s=60.0, watts={"1": 0.1, "2": 0.1})
+            other.tick([unit(3, user="bob")], step_s=60.0, watts={"3": 1e11})
+        known = {"account": "phys", "partition": "main", "started": START, "state": "completed"}
+        for node, numbers in ((other, (3,)), (honest, (1, 2))):
+            ended = node.watcher.time
+            node.put_facts([facts(number, user="bob", nodes=(node.host,), ended=ended, **known)
+                            for number in numbers])  # fmt: skip
+            node.tick([], step_s=60.0)
+            assert [answer.reason for answer in node.push(database) if answer.reason] == []
+            node.store.close()
+        bobs = {"by": "user", "start": START // DAY_S * DAY_S, "end": NOW // DAY_S * DAY_S}
+        site = Viewer(database, "root", Rights(role="owner"), NOW)
+        [row] = site.usage(**bobs)
+        assert row["energy_j"] > 1e13
+        take_facts(database, [facts(3, user="eve", nodes=("n2",), **known)], now=NOW)
+        check(database)
+        told = {row["user"]: row for row in site.usage(**bobs)}
+        assert told["bob"]["energy_j"] == pytest.approx(2 * 130 * 60 * 0.1, rel=1e-9)
+        assert told["bob"]["jobs"] == 2
+
+
 @pytest.mark.parametrize("seed", range(drawn(1, 30)))
 def test_any_stretch_of_time_is_the_sum_of_its_hours(place: str, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
