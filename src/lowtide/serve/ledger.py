@@ -422,8 +422,8 @@ def _mend(
             if (largest[key] > _FAR_LARGER * left).any():
                 sums = _counted(connection, begin_of, key)
                 mine = [table.c[name] == value for name, value in zip(keys, key, strict=True)]
-                values = dict(zip(SUMMED, sums, strict=True))
-                connection.execute(sa.update(table).where(*mine).values(values))
+                anew = dict(zip(SUMMED, sums, strict=True))
+                connection.execute(sa.update(table).where(*mine).values(anew))
 
 
 def _counted(
@@ -440,7 +440,7 @@ def _counted(
     used = [
         values.tolist()
         for row in connection.execute(question).mappings()
-        for hour, values in parts_of(row).items()
+        for hour, values in parts_of(dict(row)).items()
         if begin_of(hour * HOUR_S) == begins
     ]
     return [math.fsum(column) for column in zip(*used, strict=True)] or [0.0] * len(SUMMED)
