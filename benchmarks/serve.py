@@ -326,7 +326,8 @@ def fill(database: Database, count: int, *, ends: float = START + 12 * MONTH_S) 
                     f"INSERT INTO {table.name} (begins, {named}, {', '.join(schema.COUNTED)}, "
                     f"{', '.join(schema.SUMMED)}) SELECT {begin_of[table]}, "
                     f"{named}, count(*), count(*), 0, 0, {sums} FROM centre_jobs "
-                    f"GROUP BY 1, {named}"
+                    # In the order in which they come.
+                    f"GROUP BY 1, {named} ORDER BY 1"
                 )
         database.tidy()
         with database.writing() as connection:

@@ -98,7 +98,8 @@ def keep_looks(
         sa.select(jobs, looks.c.stands)
         .outerjoin(looks, looks.c.job == jobs.c.number)
         .where(jobs.c.settled, jobs.c.over >= now - _LATELY_S, jobs.c.over <= now, wide)
-        .order_by(jobs.c.over.desc())
+        # Those first of which nothing is kept, however many there are of the others.
+        .order_by(looks.c.job.is_not(None), jobs.c.over.desc())
         .limit(_AT_ONCE)
     )
     ends = sa.select(sa.func.max(courses.c.until)).where(courses.c.job == jobs.c.number)

@@ -64,8 +64,9 @@ def usage(
             first, last = (int(min(edge, _LAST)) for edge in edges)
             key = table.c.begins if by in ("hour", "day") else table.c[by]
             # Whose it is matters to those alone whose looks are written down, and takes its time.
-            whose = table.c.user if viewer.is_noted else sa.literal("")
-            ends = (sa.func.min(whose), sa.func.max(whose))
+            ends: tuple[sa.ColumnElement[str], ...] = (sa.literal(""), sa.literal(""))
+            if viewer.is_noted:
+                ends = (sa.func.min(table.c.user), sa.func.max(table.c.user))
             question = (
                 sa.select(key, *ends, *(sa.func.sum(table.c[name]) for name in _SUMS))
                 .where(table.c.begins >= first, table.c.begins < last)
