@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.hindsight.job import behaviour_of, binned, mean_of
+from lowtide.hindsight.job import NodeUse, behaviour_of, binned, mean_of
 from lowtide.monitor.verdicts import CANNOT_TELL, misuses_gpu_node
 from lowtide.store import Series, Store
 from support.snapshots import GIB, unit
@@ -48,7 +48,7 @@ def test_what_a_job_and_its_node_had(tmp_path: Path) -> None:
             store.append(tick)
         store.put_facts([FACTS])
         (record,) = store.jobs(ids=["4711"])
-        told = behaviour_of(record, store.series(record), [store.node_series("n1")])
+        told = behaviour_of(record, store.series(record), [NodeUse.of(store.node_series("n1"))])
     assert told.length_s == 7200
     assert (told.cpus.asked, told.cpus.node, told.cpus.mean, told.cpus.peak) == (16, 64, 8, 8)
     assert (told.memory.asked, told.memory.node) == (64 * GIB, 256 * GIB)
@@ -80,6 +80,6 @@ def test_gpus_of_which_little_is_known_are_not_unused(tmp_path: Path) -> None:
             busy = np.full(len(tick.units), 0.0 if number == 0 else math.nan)
             store.append(replace(tick, gpus_busy=busy))
         (record,) = store.jobs(ids=["4711"])
-        told = behaviour_of(record, store.series(record), [store.node_series("n1")])
+        told = behaviour_of(record, store.series(record), [NodeUse.of(store.node_series("n1"))])
     assert math.isnan(told.gpus.peak)
     assert misuses_gpu_node(told).answer == CANNOT_TELL

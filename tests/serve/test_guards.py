@@ -116,7 +116,8 @@ def test_a_question_without_its_rule_gets_no_others_rows(one: World, who: str) -
             assert found - {""} == wanted
             assert who == "sue" or "" not in found
         mine = set(connection.execute(sa.select(schema.jobs.c.number)).scalars())
-        for column in (tables.phases.c.job, tables.origins.c.job, schema.looks.c.job):
+        kept = (schema.looks.c.job, schema.courses.c.job, schema.findings.c.job)
+        for column in (tables.phases.c.job, tables.origins.c.job, *kept):
             assert set(connection.execute(sa.select(column)).scalars()) <= mine
         owners = set(connection.execute(sa.select(schema.audit.c.owner)).scalars())
         assert owners <= (owners if who == "sue" else {who})
@@ -167,7 +168,11 @@ def test_what_nodes_send_is_written_by_who_may_write_no_more(one: World, tmp_pat
             break
     assert any(each["job_id"] == "70" for each in rows(database, schema.jobs))
     for name, table in ALL.items():
-        if name in SHUT | {"tokens", "audit", "members", "accounts", "pushing", "quarantine"}:
+        if name in SHUT | {"tokens", "audit", "members", "accounts", "pushing", "quarantine"} | {
+            "job_looks",
+            "job_courses",
+            "job_findings",
+        }:
             assert count(database, table, INGEST) is None, name
     refused: list[Any] = [
         sa.insert(schema.staff).values(user="eve", role="admin"),
@@ -175,6 +180,8 @@ def test_what_nodes_send_is_written_by_who_may_write_no_more(one: World, tmp_pat
         sa.delete(schema.audit),
         sa.delete(schema.quarantine),
         sa.delete(schema.incarnations),
+        sa.insert(schema.looks).values(job=1, stands="", body=b""),
+        sa.delete(schema.courses),
         sa.text("DROP TABLE centre_jobs"),
         sa.text("SELECT lowtide_people(0, 1)"),
     ]

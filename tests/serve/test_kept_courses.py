@@ -9,6 +9,7 @@ import pytest
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.serve import schema
+from lowtide.serve.kept_looks import keep_looks
 from lowtide.serve.retention import grow_coarser
 from lowtide.serve.settings import KeepSettings, Settings
 from lowtide.store import Store
@@ -45,6 +46,7 @@ def test_courses_grow_coarser_and_sums_stay(place: str, tmp_path: Path) -> None:
             return len(series), float(np.nansum(series.columns["energy_j"]))
 
         before = stands()
+        assert keep_looks(database, now=now, many=1) == 1
         fine = course()
         keep = KeepSettings(looks_days=2, minutes_days=10, courses_days=80)
         assert fine == (720, pytest.approx(720_000.0))
@@ -57,8 +59,11 @@ def test_courses_grow_coarser_and_sums_stay(place: str, tmp_path: Path) -> None:
             assert least <= steps <= most
             assert energy == pytest.approx(720_000.0, rel=1e-9)
             assert stands() == before
+            assert len(rows(database, schema.looks)) == 1
         assert grow_coarser(database, keep, now=now + 100 * DAY_S) > 0
+        # What a page showed of a course goes with it.
         assert not rows(database, chunks)
+        assert not rows(database, schema.looks)
         assert stands() == before
         # The node goes on, and is counted on.
         node.watcher.time += 60.0

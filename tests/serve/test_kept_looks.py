@@ -9,7 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from lowtide.serve import schema
+from lowtide.serve.ingest import take_facts
 from lowtide.serve.kept_looks import keep_looks, kept_look, pack, unpack
+from lowtide.serve.kept_waste import keep_findings, kept_findings
 from lowtide.serve.viewer import Rights, Viewer, VisibleJob, Wanted
 from lowtide.store.database import Database
 from lowtide.store.tables import chunks
@@ -76,11 +78,11 @@ def test_what_is_kept_shows_what_reading_shows(
         assert keep_looks(database, now=now, many=MANY) == 0
         assert [row["job"] for row in rows(database, schema.looks)] == [found.record.number]
 
-        def look_at(*_: object) -> None:
+        def reading(*_: object) -> None:
             raise AssertionError("read again")
 
         with monkeypatch.context() as patched:
-            patched.setattr("lowtide.hindsight.job.look_at", look_at)
+            patched.setattr("lowtide.serve.viewer.seen", reading)
             assert repr(shown(ada, found)) == repr(read)
             again = ada.looked_back(found)
             assert repr(again.behaviour) == repr(told.behaviour)
@@ -139,4 +141,44 @@ def test_nothing_is_kept_of_jobs_that_go_on_or_ended_long_ago(tmp_path: Path) ->
             connection.execute(sa.delete(schema.looks))
             connection.execute(sa.update(chunks).values(body=b"damaged"))
         assert keep_looks(database, now=now + 60.0, many=1) == 0
+        node.store.close()
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_is_kept_goes_with_the_job_to_whoever_has_it(
+    place: str, tmp_path: Path, goes_on: bool
+) -> None:
+    """Slurm says that it was bob's all the time: ada is told no more, and bob of it as it is."""
+    kept = (schema.looks, schema.courses, schema.findings)
+    with centre(place) as database:
+        node = Node(tmp_path / "n1.sqlite")
+        for step in range(400):
+            node.tick([unit(1)], watts={"1": 100.0 + 300.0 * (step > 200)}, cpus=0.2)
+        now = node.watcher.time
+        state = {"state": "running"} if goes_on else {"state": "completed", "ended": now}
+        known = {"started": START, "nodes": ("n1",), "cpus": 16.0, "account": "phys", **state}
+        node.put_facts([facts(1, user="ada", **known)])
+        node.tick([unit(1)] if goes_on else [])
+        node.push(database)
+        now = node.watcher.time
+        keep_looks(database, now=now, many=1)
+        keep_findings(database, now=now)
+        there = {table.name for table in kept if rows(database, table)}
+        assert there == {"job_findings", "job_courses" if goes_on else "job_looks"}
+        ada, before = job(database, "ada", now)
+        assert ada.looked_back(before).phases is not None
+        take_facts(database, [facts(1, user="bob", **{**known, "account": "chem"})], now=now)
+        assert ada.job(before.ref) is None
+        assert ada.jobs(Wanted()) == []
+        bob, after = job(database, "bob", now)
+        for one, count in ((ada, 0), (bob, 1)):
+            if not database.is_file:
+                with one.reading() as connection:
+                    for table in kept:
+                        seen = connection.execute(sa.select(table)).all()
+                        assert len(seen) <= count, table.name
+        # What was kept of hers is not what is shown of his.
+        assert kept_look(bob.seen, after.record) is None
+        assert not kept_findings(bob, [after])
+        assert bob.looked_back(after).record.user == "bob"
         node.store.close()

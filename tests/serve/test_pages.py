@@ -157,6 +157,8 @@ def test_what_a_job_wasted_is_looked_for_once(one: World, monkeypatch: pytest.Mo
         return behind(viewer, job)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Viewer, "behind", counted)
+    # As before anything is kept of them.
+    monkeypatch.setattr("lowtide.serve.overview.kept_findings", lambda *_: {})
     database = one.keeper.database
     book = WasteBook(Exempt())
 

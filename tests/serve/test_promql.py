@@ -98,6 +98,11 @@ class Grammar:
         return f"({inner}) {self.one(*OPERATORS)}{on}{group} {self.expression(depth - 1)}"
 
 
+# Of a rate over nothing this Prometheus asks for less than no room. Whether it stumbles over that
+# depends on what room is left of earlier queries, and not on what anybody did.
+STUMBLED = "runtime error: makeslice: cap out of range"
+
+
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, Prometheus]]:
     with two_worlds(tmp_path_factory.mktemp("worlds")) as both:
@@ -119,7 +124,7 @@ def ask(server: Prometheus, what: str, **arguments: str) -> tuple[int, str]:
 
 def test_nothing_of_others_is_seen(worlds: tuple[Prometheus, Prometheus]) -> None:
     grammar = Grammar(drawn(1, 2))
-    answered = told = refused = 0
+    answered = told = refused = stumbled = 0
     for _ in range(drawn(400, 10_000)):
         query = grammar.expression(grammar.random.randint(0, 4))
         try:
@@ -129,6 +134,9 @@ def test_nothing_of_others_is_seen(worlds: tuple[Prometheus, Prometheus]) -> Non
             continue
         assert narrow.count('user=~"ada"') >= selectors(query)
         one, two = (ask(each, "query", query=narrow, time=str(NOW)) for each in worlds)
+        if STUMBLED in one[1] + two[1]:
+            stumbled += 1
+            continue
         assert one == two, (query, narrow)
         answered += one[0] == 200 and "[]" not in one[1]
         wide = [ask(each, "query", query=query, time=str(NOW)) for each in worlds]
@@ -136,6 +144,11 @@ def test_nothing_of_others_is_seen(worlds: tuple[Prometheus, Prometheus]) -> Non
     # As they stand, most would have told of others, and narrowed many still have an answer.
     assert told > drawn(100, 2500), told
     assert answered > drawn(60, 1500), (answered, refused)
+    assert stumbled < drawn(400, 10_000) / 100, stumbled
+    print(
+        f"{told} differ as they stand, {answered} answered narrowed, {refused} refused, "
+        f"{stumbled} times it stumbled"
+    )
 
 
 def test_what_one_owner_has_is_answered_as_before(

@@ -13,6 +13,7 @@ from anyio.from_thread import start_blocking_portal
 from lowtide.serve.app import make_app
 from lowtide.serve.gate import Doorkeeper
 from lowtide.serve.kept_looks import keep_looks
+from lowtide.serve.kept_waste import keep_findings
 from lowtide.serve.people import Roster
 from lowtide.serve.settings import Account, Settings
 from lowtide.serve.tokens import LINK, READ_ALL, make_token
@@ -121,6 +122,7 @@ def world(where: str, folder: Path, deeds: tuple[Deed, ...], **settings: Any) ->
         for host in ("n1", "n2"):
             _watch(database, Node(folder / f"{host}.sqlite", host), done)
         keep_looks(database, now=NOW, many=1)
+        keep_findings(database, now=NOW)
         keeper = Doorkeeper(database, how, clock=lambda: NOW)
         tokens = {
             who: make_token(database, owner=who, scope=READ_ALL, lasts_s=1e6, now=START)

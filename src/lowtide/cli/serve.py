@@ -327,15 +327,16 @@ def _centre(place: str | None, settings: Settings) -> Iterator[Doorkeeper]:
 def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[[], None]]:
     """Give what a centre does every minute.
 
-    It closes what nobody hears of, works out what pages of large jobs show, makes old courses
-    coarser, and asks Slurm who is who and what became of jobs: once for the cluster, and not from
-    each node.
+    It closes what nobody hears of, works out what pages of large jobs and of waste show, makes old
+    courses coarser, and asks Slurm who is who and what became of jobs: once for the cluster, and
+    not from each node.
     """
     import time
     from dataclasses import replace
 
     from lowtide.serve.ingest import take_facts
     from lowtide.serve.kept_looks import keep_looks
+    from lowtide.serve.kept_waste import keep_findings
     from lowtide.serve.ledger import close_stale, last_end
     from lowtide.serve.people import Roster
     from lowtide.serve.retention import grow_coarser
@@ -358,6 +359,7 @@ def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[
         nonlocal people_due
         close_stale(database, now=time.time())
         keep_looks(database, now=time.time())
+        keep_findings(database, now=time.time())
         grow_coarser(database, settings.keep, now=time.time())
         if source is not None:
             source.hand_over(put)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,30 +88,97 @@ class SeenJob:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUse:
+    """What a node has, and how busy it was, in values that those of later times can be added to.
+
+    Attributes:
+        sizes: The most that it was said to have, by column; NaN where nobody said.
+        busy_core_s: Time that its cores were busy, added up.
+        busy_known_s: For how long that was known.
+        pue_s: The building's factor, times for how long it was that.
+        pue_known_s: For how long that was known.
+    """
+
+    sizes: Mapping[str, float]
+    busy_core_s: float
+    busy_known_s: float
+    pue_s: float
+    pue_known_s: float
+
+    @classmethod
+    def of(cls, node: Series) -> NodeUse:
+        """Return that of a node over some time."""
+        busy_core_s, busy_known_s = _added_up(node, "cpus_busy")
+        pue_s, pue_known_s = _added_up(node, "pue")
+        return cls(
+            sizes={name: _most(node, name) for name in _SIZES},
+            busy_core_s=busy_core_s,
+            busy_known_s=busy_known_s,
+            pue_s=pue_s,
+            pue_known_s=pue_known_s,
+        )
+
+    def __add__(self, later: NodeUse) -> NodeUse:
+        return NodeUse(
+            sizes={name: float(np.fmax(self.sizes[name], later.sizes[name])) for name in _SIZES},
+            busy_core_s=self.busy_core_s + later.busy_core_s,
+            busy_known_s=self.busy_known_s + later.busy_known_s,
+            pue_s=self.pue_s + later.pue_s,
+            pue_known_s=self.pue_known_s + later.pue_known_s,
+        )
+
+    @property
+    def pue(self) -> float:
+        """What the building drew for each watt, on average; NaN where nobody said."""
+        # It is kept to four digits or so, and told to two or three.
+        return round(self.pue_s / self.pue_known_s, 3) if self.pue_known_s > 0 else math.nan
+
+    @property
+    def load(self) -> float:
+        """Which share of its cores was busy on average; NaN where that is not known."""
+        cores = _positive(self.sizes["cpus"])
+        return self.busy_core_s / self.busy_known_s / cores if self.busy_known_s > 0 else math.nan
+
+
+# What a node has that jobs can ask for, and what else is added up of it.
+_SIZES = ("cpus", "memory_bytes", "gpus", "gpu_memory_total_bytes")
+NODE_COLUMNS = (*_SIZES, "cpus_busy", "pue")
+
+
 def look_at(store: Store, record: JobRecord) -> SeenJob:
     """Read what a job did, and its nodes meanwhile: of many nodes and a day that takes a second."""
     series = store.series(record)
     begin = float(series.starts[0]) if len(series) else record.first_seen
     end = float(series.times[-1]) if len(series) else record.last_seen
     watched = {host.name for host in store.hosts()}
-    nodes = list(
-        store.many_node_series(
-            [host for host in record.hosts if host in watched], start=begin, end=end
-        )
+    nodes = store.many_node_series(
+        [host for host in record.hosts if host in watched], start=begin, end=end
     )
+    return seen_of(record, series, [NodeUse.of(node) for node in nodes], store.phases(record))
+
+
+def seen_of(
+    record: JobRecord, series: Series, nodes: Sequence[NodeUse], kept: str | None
+) -> SeenJob:
+    """Return what was seen of a job.
+
+    Args:
+        nodes: What its nodes did meanwhile, in the order of its hosts.
+        kept: What the store has of phases found earlier, as JSON text.
+    """
     phases = None
     try:
-        phases = look_for_phases(record, series, store.phases(record))
+        phases = look_for_phases(record, series, kept)
         notes = (phases.note,) * bool(phases.note)
     except LowtideError as error:
         notes = (f"No phases: {error}.",)
     return SeenJob(
         series=series,
-        begin=begin,
-        end=end,
+        begin=float(series.starts[0]) if len(series) else record.first_seen,
+        end=float(series.times[-1]) if len(series) else record.last_seen,
         behaviour=behaviour_of(record, series, nodes),
-        # It is kept to four digits or so, and told to two or three.
-        pue=round(mean_of(nodes[0], "pue"), 3) if nodes else math.nan,
+        pue=nodes[0].pue if nodes else math.nan,
         phases=phases,
         notes=notes,
     )
@@ -238,7 +305,7 @@ def _too_early(
     ]
 
 
-def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> Behaviour:
+def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[NodeUse]) -> Behaviour:
     """Return what was seen of a job."""
     cpus = _sizes(nodes, "cpus")
     held = record.gpus if record.gpus > 0 else math.nan
@@ -321,24 +388,35 @@ def binned(series: Series, name: str, edges: FloatArray) -> FloatArray:
     return np.where(seconds > 1e-6, steps.amounts(edges) / np.maximum(seconds, 1e-6), np.nan)
 
 
-def _sizes(nodes: Sequence[Series], name: str, *, none: bool = False) -> float:
+def _sizes(nodes: Sequence[NodeUse], name: str, *, none: bool = False) -> float:
     """Return how much all nodes have, unknown where one of them does not say."""
-    found = []
-    for node in nodes:
-        values = node.columns.get(name, np.empty(0))
-        known = values[~np.isnan(values)]
-        size = float(known.max()) if known.size else math.nan
-        found.append(size if none else _positive(size))
+    sizes = [node.sizes[name] for node in nodes]
+    found = sizes if none else [_positive(size) for size in sizes]
     return math.fsum(found) if found else math.nan
 
 
-def _load(nodes: Sequence[Series]) -> float:
+def _load(nodes: Sequence[NodeUse]) -> float:
     """Return how busy the cores of the busiest node were on average; others may be unknown."""
-    loads = [mean_of(node, "cpus_busy") / _sizes([node], "cpus") for node in nodes]
+    loads = [node.load for node in nodes]
     known = [load for load in loads if not math.isnan(load)]
     # One that is full is enough to hold a job up, and one that nobody knows may be.
     most = max(known, default=math.nan)
     return most if len(known) == len(loads) or most >= SATURATED else math.nan
+
+
+def _added_up(series: Series, name: str) -> tuple[float, float]:
+    """Return what a column comes to, each value times its step, and for how long it is known."""
+    values = series.columns.get(name, np.empty(0))
+    known = ~np.isnan(values)
+    step_s = series.step_s[: known.size][known]
+    return float((values[known] * step_s).sum()), float(step_s.sum())
+
+
+def _most(series: Series, name: str) -> float:
+    """Return the most of a column; NaN where nothing of it is known."""
+    values = series.columns.get(name, np.empty(0))
+    known = values[~np.isnan(values)]
+    return float(known.max()) if known.size else math.nan
 
 
 def _positive(value: float) -> float:

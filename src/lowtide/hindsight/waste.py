@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.hindsight.job import behaviour_of
+from lowtide.hindsight.job import NodeUse, behaviour_of
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.monitor.verdicts import YES, Behaviour, is_bad_gpu_job, is_hogging
 from lowtide.states import NOT_OVER
@@ -182,7 +182,9 @@ class _Case:
 
     def __init__(self, record: JobRecord, series: Series, nodes: Sequence[Series]) -> None:
         self.record, self.series, self.nodes = record, series, nodes
-        self.behaviour: Behaviour = behaviour_of(record, series, nodes)
+        self.behaviour: Behaviour = behaviour_of(
+            record, series, [NodeUse.of(node) for node in nodes]
+        )
         self.is_over = record.state is not None and record.state not in NOT_OVER
         ended = record.ended if record.ended == record.ended else math.inf
         # What is left behind afterwards is looked at by itself.

@@ -49,6 +49,8 @@ _RULES = {
     tables.phases.name: f"{_OF_JOB}{tables.phases.name}.job)",
     tables.origins.name: f"{_OF_JOB}{tables.origins.name}.job)",
     schema.looks.name: f"{_OF_JOB}{schema.looks.name}.job)",
+    schema.courses.name: f"{_OF_JOB}{schema.courses.name}.job)",
+    schema.findings.name: f"{_OF_JOB}{schema.findings.name}.job)",
     # A tick has all jobs of a node in one value, and courses are read by the thousand: of these
     # the numbers say nothing to whoever does not have the job's row.
     **dict.fromkeys(

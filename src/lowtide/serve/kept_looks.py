@@ -18,13 +18,14 @@ import numpy as np
 import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
-from lowtide.hindsight.job import SeenJob, look_at
+from lowtide.hindsight.job import SeenJob
 from lowtide.hindsight.phases import FoundPhase, JobPhases
 from lowtide.monitor.verdicts import Behaviour
 from lowtide.profile import PowerProfile
 from lowtide.serve.drawing import JOB_PANELS, POINTS
-from lowtide.serve.schema import jobs, looks
-from lowtide.store import JobRecord, Retention, Series, Store
+from lowtide.serve.job_courses import keep_courses, seen
+from lowtide.serve.schema import courses, jobs, looks
+from lowtide.store import JobRecord, Series
 from lowtide.store.bulk import put_rows
 from lowtide.store.database import Database
 from lowtide.store.records import thinned
@@ -79,6 +80,8 @@ def keep_looks(
 ) -> int:
     """Work out what was seen of jobs that ended of late, and keep it; return of how many.
 
+    What jobs that go on did so far is brought together, for whoever looks and for their end.
+
     Args:
         many: Of those that were looked at so often, on all nodes together.
         most_s: For how long to go on; what is left is for the next time.
@@ -89,18 +92,27 @@ def keep_looks(
     site = Viewer(database, "", Rights(role="owner"), now)
     over = time.monotonic() + most_s
     commas = sa.func.length(jobs.c.hosts) - sa.func.length(sa.func.replace(jobs.c.hosts, ",", ""))
-    question = (
+    # Names of hosts stand between commas.
+    wide = jobs.c.looks * (commas - 1) >= many
+    of_late = (
         sa.select(jobs, looks.c.stands)
         .outerjoin(looks, looks.c.job == jobs.c.number)
-        .where(jobs.c.settled, jobs.c.over >= now - _LATELY_S, jobs.c.over <= now)
-        # Names of hosts stand between commas.
-        .where(jobs.c.looks * (commas - 1) >= many)
-        .order_by(jobs.c.over.desc())
+        .where(jobs.c.settled, jobs.c.over >= now - _LATELY_S, jobs.c.over <= now, wide)
+        # Those first of which nothing is kept, however many there are of the others.
+        .order_by(looks.c.job.is_not(None), jobs.c.over.desc())
+        .limit(_AT_ONCE)
+    )
+    ends = sa.select(sa.func.max(courses.c.until)).where(courses.c.job == jobs.c.number)
+    # Those first that were longest left alone.
+    going = (
+        sa.select(jobs)
+        .where(sa.not_(jobs.c.settled), wide)
+        .order_by(sa.func.coalesce(ends.scalar_subquery(), 0.0), jobs.c.number)
         .limit(_AT_ONCE)
     )
     with database.reading() as connection:
-        rows = [dict(row) for row in connection.execute(question).mappings()]
-    store = Store(database, Retention())
+        rows = [dict(row) for row in connection.execute(of_late).mappings()]
+        others = [dict(row) for row in connection.execute(going).mappings()]
     done = 0
     for row in rows:
         record = site.found(row).record
@@ -108,7 +120,7 @@ def keep_looks(
         if stands == row["stands"] or time.monotonic() >= over:
             continue
         try:
-            body = pack(look_at(store, record))
+            body = pack(seen(database, record))
         except StoreProblem:
             raise
         except Exception as error:  # noqa: BLE001 - no job may keep others from being read
@@ -121,6 +133,7 @@ def keep_looks(
         # Jobs that became one with others are no more.
         there = sa.select(jobs.c.number).where(jobs.c.number == looks.c.job).exists()
         connection.execute(sa.delete(looks).where(sa.not_(there)))
+    keep_courses(database, [site.found(row).record for row in others], over=over)
     return done
 
 
@@ -129,22 +142,22 @@ def _stands(record: JobRecord) -> str:
     return hashlib.sha256(repr((_VERSION, record)).encode()).hexdigest()
 
 
-def pack(seen: SeenJob) -> bytes:
+def pack(told: SeenJob) -> bytes:
     """Return in few bytes what a page shows of what was seen."""
-    series = thinned(seen.series, POINTS) if len(seen.series) > POINTS else seen.series
-    phases = seen.phases
+    series = thinned(told.series, POINTS) if len(told.series) > POINTS else told.series
+    phases = told.phases
     packed = _Packed(
         times=series.times.tolist(),
         step_s=series.step_s.tolist(),
         columns={name: series.columns[name].tolist() for name in _DRAWN if name in series.columns},
-        begin=seen.begin,
-        end=seen.end,
-        behaviour=seen.behaviour,
-        pue=seen.pue,
+        begin=told.begin,
+        end=told.end,
+        behaviour=told.behaviour,
+        pue=told.pue,
         phases=None
         if phases is None
         else _Phases(phases.found, phases.profile.to_dict(), phases.origin, phases.step_s),
-        notes=seen.notes,
+        notes=told.notes,
     )
     return zlib.compress(msgspec.msgpack.encode(packed))
 

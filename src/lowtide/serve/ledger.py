@@ -55,8 +55,13 @@ _REF_SIGNS = 15
 _STAYS = ("number", "over", "ref", "user", "account", "job_id", "shown_id")
 _TEXTS = ("job_id", "source", "user", "state", "account", "partition", "name", "comment", "hosts")
 
+# A sum from which so many times as much is taken as is left is added up anew.
+_FAR_LARGER = 1e4
+
 # Hours since the epoch, and what was used in each, in the order of `SUMMED`.
 Hours = dict[int, FloatArray]
+# By hour and by `DIMENSIONS`.
+_Changes = dict[tuple[Any, ...], FloatArray]
 
 
 def pack_hours(hours: Hours, *, level: int = 6) -> bytes | None:
@@ -108,9 +113,9 @@ def settle(
         anew: Jobs that became one with others: their whole course says when they used what.
     """
     wanted = sorted(set(numbers))
-    changes: dict[tuple[Any, ...], FloatArray] = defaultdict(
-        lambda: np.zeros(len(COUNTED) + len(SUMMED))
-    )
+    changes: _Changes = defaultdict(lambda: np.zeros(len(COUNTED) + len(SUMMED)))
+    # What is taken out of sums, by the same names.
+    taken: _Changes = defaultdict(lambda: np.zeros(len(SUMMED)))
     for part in in_parts(wanted):
         mine = among(connection, (rows_of.c.number,), part)
         old = {
@@ -123,6 +128,7 @@ def settle(
             before, row = old.get(number), new.get(number)
             if before is not None and before["settled"]:
                 _add(changes, before, -1)
+                _note(taken, before)
             if row is not None:
                 known = None if number in anew else before
                 row["ref"] = ref_of(row) if before is None else before["ref"]
@@ -139,6 +145,7 @@ def settle(
         _replace(connection, stayed, made, moved)
     for table, begin_of in USAGE.items():
         _write(connection, table, begin_of, changes)
+        _mend(connection, table, begin_of, taken)
 
 
 def _replace(
@@ -382,6 +389,61 @@ def _add(changes: dict[tuple[Any, ...], FloatArray], row: Mapping[str, Any], sig
     for hour, values in parts.items():
         counted = counts if hour == max(parts) else [1, 0, 0, 0]
         changes[(hour, *of)] += sign * np.append(np.array(counted, dtype=float), values)
+
+
+def _note(taken: _Changes, row: Mapping[str, Any]) -> None:
+    """Note how large that is which is taken out of sums with a job."""
+    of = tuple(row[name] or "" for name in DIMENSIONS)
+    for hour, values in parts_of(row).items():
+        taken[(hour, *of)] = np.fmax(taken[(hour, *of)], np.abs(values))
+
+
+def _mend(
+    connection: sa.Connection,
+    table: sa.Table,
+    begin_of: Callable[[float], int],
+    taken: Mapping[tuple[Any, ...], FloatArray],
+) -> None:
+    """Add up anew what is left of sums that were far larger: rounding took its digits.
+
+    A node may have told of more energy than there is, and it may have been somebody else's.
+    """
+    largest: dict[tuple[Any, ...], FloatArray] = {}
+    for (hour, *of), values in taken.items():
+        key = (begin_of(hour * HOUR_S), *of)
+        largest[key] = np.fmax(largest[key], values) if key in largest else values
+    keys = ("begins", *DIMENSIONS)
+    theirs = [table.c[key] for key in keys]
+    for part in in_parts(list(largest)):
+        question = sa.select(table).where(among(connection, theirs, part))
+        for row in connection.execute(question).mappings():
+            key = tuple(row[name] for name in keys)
+            left = np.abs([row[name] for name in SUMMED])
+            if (largest[key] > _FAR_LARGER * left).any():
+                sums = _counted(connection, begin_of, key)
+                mine = [table.c[name] == value for name, value in zip(keys, key, strict=True)]
+                anew = dict(zip(SUMMED, sums, strict=True))
+                connection.execute(sa.update(table).where(*mine).values(anew))
+
+
+def _counted(
+    connection: sa.Connection, begin_of: Callable[[float], int], key: tuple[Any, ...]
+) -> list[float]:
+    """Return what jobs used in a stretch of time, added up from their rows."""
+    begins, *of = key
+    named = zip(DIMENSIONS, of, strict=True)
+    mine = [sa.func.coalesce(rows_of.c[name], "") == value for name, value in named]
+    if of[DIMENSIONS.index("user")]:
+        # By its index.
+        mine.append(rows_of.c.user == of[DIMENSIONS.index("user")])
+    question = sa.select(rows_of).where(rows_of.c.settled, rows_of.c.over >= begins, *mine)
+    used = [
+        values.tolist()
+        for row in connection.execute(question).mappings()
+        for hour, values in parts_of(dict(row)).items()
+        if begin_of(hour * HOUR_S) == begins
+    ]
+    return [math.fsum(column) for column in zip(*used, strict=True)] or [0.0] * len(SUMMED)
 
 
 def _write(

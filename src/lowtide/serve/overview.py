@@ -20,6 +20,7 @@ import numpy as np
 from lowtide.errors import InvalidInput
 from lowtide.files import parquet_of
 from lowtide.hindsight.waste import RULES, Finding, find_waste
+from lowtide.serve.kept_waste import kept_findings
 from lowtide.serve.remembered import JobMemory
 from lowtide.serve.settings import Exempt
 from lowtide.serve.viewer import Viewer, VisibleJob, Wanted
@@ -73,7 +74,7 @@ class Wasted:
 
 @dataclass(slots=True)
 class WasteBook:
-    """Finds what jobs wasted, and remembers it: of a job that is as it was nothing new is found.
+    """Tells what jobs wasted: as it is kept, or found and remembered while the job is as it was.
 
     Attributes:
         exempt: Which jobs are never named.
@@ -103,14 +104,16 @@ class WasteBook:
             raise InvalidInput("waste is told from one moment to a later one")
         wanted = Wanted(start=start, end=end, suspect=True, users=users)
         found = []
-        for job in viewer.jobs(wanted, order="energy_j", most=most):
-            if not self.exempt.covers(job.record):
-                found += [Wasted(job, each) for each in self._findings(viewer, job)]
+        jobs = viewer.jobs(wanted, order="energy_j", most=most)
+        named = [job for job in jobs if not self.exempt.covers(job.record)]
+        kept = kept_findings(viewer, named)
+        for job in named:
+            every = kept[job.ref] if job.ref in kept else self._findings(viewer, job)
+            found += [Wasted(job, each) for each in every if each.rule not in self.exempt.rules]
         return sorted(found, key=lambda each: (-_number(each.finding.energy_j), each.job.ref))
 
-    def _findings(self, viewer: Viewer, job: VisibleJob) -> list[Finding]:
-        found = self._known.of(job, lambda: find_waste(job.record, *viewer.behind(job)))
-        return [each for each in found if each.rule not in self.exempt.rules]
+    def _findings(self, viewer: Viewer, job: VisibleJob) -> tuple[Finding, ...]:
+        return self._known.of(job, lambda: find_waste(job.record, *viewer.behind(job)))
 
 
 def by_rule(found: Iterable[Wasted]) -> list[dict[str, Any]]:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import time
 
+import sqlalchemy as sa
+
+from lowtide.serve.schema import jobs, looks
 from lowtide.serve.settings import KeepSettings
 from lowtide.store.compaction import drop_courses, roll_up_old
 from lowtide.store.database import Database
@@ -29,4 +32,10 @@ def grow_coarser(database: Database, keep: KeepSettings, *, now: float) -> int:
         done += part
         if not part:
             break
+    if keep.courses_days:
+        # What was seen of a job shows its course.
+        gone = jobs.c.over < now - keep.courses_days * DAY_S
+        theirs = looks.c.job.in_(sa.select(jobs.c.number).where(gone))
+        with database.writing() as connection:
+            connection.execute(sa.delete(looks).where(theirs))
     return done

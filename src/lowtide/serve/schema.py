@@ -171,6 +171,27 @@ looks = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
+# What jobs that go on did up to a moment, as `serve.job_courses` packs it, and of which chunks.
+courses = sa.Table(
+    "job_courses",
+    CENTRE,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("until", sa.Double, primary_key=True, autoincrement=False),
+    _text("stands"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+# What was found that a job wasted, as `serve.kept_waste` packs it, when, and of which row of it.
+findings = sa.Table(
+    "job_findings",
+    CENTRE,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    _real("made"),
+    sa.Column("settled", sa.Boolean, nullable=False),
+    _text("stands"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
 incarnations = sa.Table(
     "incarnations",
     CENTRE,

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _DAY_S = 86400
 # What nodes tell of a month after it is over changes its sums: most of it comes until then.
 _CLOSED_S = 3 * _DAY_S
+# The largest whole number that a column takes.
+_LAST = 2**63 - 1
 _SUMS = (*COUNTED, *SUMMED)
 _Sums = dict[Any, dict[str, Any]]
 
@@ -57,11 +59,14 @@ def usage(
     owners: dict[Any, set[str]] = defaultdict(set)
     with viewer.reading() as connection:
         until = _open_end(viewer, connection, end)
-        for table, first, last in _stretches(start, until, by):
+        for table, *edges in _stretches(start, until, by):
+            # A server that is asked with a fraction uses no index of whole numbers.
+            first, last = (int(min(edge, _LAST)) for edge in edges)
             key = table.c.begins if by in ("hour", "day") else table.c[by]
             # Whose it is matters to those alone whose looks are written down, and takes its time.
-            whose = table.c.user if viewer.is_noted else sa.literal("")
-            ends = (sa.func.min(whose), sa.func.max(whose))
+            ends: tuple[sa.ColumnElement[str], ...] = (sa.literal(""), sa.literal(""))
+            if viewer.is_noted:
+                ends = (sa.func.min(table.c.user), sa.func.max(table.c.user))
             question = (
                 sa.select(key, *ends, *(sa.func.sum(table.c[name]) for name in _SUMS))
                 .where(table.c.begins >= first, table.c.begins < last)
@@ -183,7 +188,7 @@ def _open_end(viewer: Viewer, connection: sa.Connection, end: float) -> float:
     if end < viewer.now or end >= FARTHEST:
         return end
     of = usage_hour
-    later = sa.select(of.c.begins).where(of.c.begins >= end, viewer.may_see(of)).limit(1)
+    later = sa.select(of.c.begins).where(of.c.begins >= int(end), viewer.may_see(of)).limit(1)
     if connection.execute(later).first() is not None:
         return end
     return float(end_of_month(end - 1))

@@ -20,6 +20,7 @@ from lowtide.errors import InvalidInput, UnknownName
 from lowtide.hindsight.job import Hindsight, look_back
 from lowtide.hindsight.waste import LEAST_S, ZOMBIE_S
 from lowtide.serve.guards import for_viewer
+from lowtide.serve.job_courses import behind, seen
 from lowtide.serve.kept_looks import kept_look
 from lowtide.serve.node_views import QUARTER_S, NodeNow, Span, last_quarter, now_of, within
 from lowtide.serve.schema import (
@@ -293,29 +294,14 @@ class Viewer:
 
     def looked_back(self, found: VisibleJob) -> Hindsight:
         """Return everything that is known of a job that was found."""
-        seen = kept_look(self.seen, found.record)
-        return look_back(Store(self.seen, Retention()), found.record, seen=seen, cure="")
+        record = found.record
+        told = kept_look(self.seen, record) or seen(self.seen, record)
+        return look_back(Store(self.seen, Retention()), record, seen=told, cure="")
 
     def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
         """Return what a job that was found used over time, and what its nodes did meanwhile."""
-        record = found.record
         with self.reading() as connection:
-            ran_on = self._hosts(connection, record.hosts)
-            known = Histories(connection, hosts=[each.number for each in ran_on])
-            series = next(known.of_jobs([record.number]))
-            if not len(series):
-                return series, []
-            meanwhile = Histories(
-                connection,
-                start=float(series.starts[0]),
-                end=float(series.times[-1]),
-                hosts=[each.number for each in ran_on],
-            )
-            order = {name: place for place, name in enumerate(record.hosts)}
-            ran_on = sorted(ran_on, key=lambda each: order[each.name])
-            return series, list(
-                meanwhile.of_nodes([(each.node_unit, each.number) for each in ran_on])
-            )
+            return behind(connection, found.record)
 
     def cluster_courses(self) -> dict[str, Series] | None:
         """Return what all nodes did of late; None where that is not to be told.

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from lowtide.monitor.quantities import JOB
 from lowtide.monitor.quantities import NODE as OF_NODE
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.steps import Steps
 from lowtide.store.codec import Points, decode
 from lowtide.store.layout import NODE, UNIT, Layout
 from lowtide.store.records import Series
@@ -23,8 +22,10 @@ from lowtide.store.totals import Newest, last_known
 
 IntArray = npt.NDArray[np.int64]
 
-# The sum of many hosts has at most so many times the steps of one of them.
-_FINER = 4
+# Of so many hosts at most every look is a step of their sum.
+_FEW_HOSTS = 4
+# That of more has steps of a round length that begin at round moments.
+_ROUND_S = np.array([1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600], dtype=float)
 # Rounding leaves a trace of time where there is none.
 _TRACE_S = 1e-3
 
@@ -131,30 +132,36 @@ def courses(
     )
 
 
-def summed(parts: list[Series], layout: Layout) -> Series:
+def summed(parts: Sequence[tuple[int, int, Series]], layout: Layout) -> Series:
     """Return the series of a job that runs on several hosts: what it used on all of them.
 
     Before a host first saw it and after the last time it did, the job used nothing there. In a
-    hole in between nobody knows, and the sum is unknown, too.
+    hole in between nobody knows, and the sum is unknown, too. The steps of a part of the time are
+    those of the whole: but for the first and the last they do not depend on where it begins.
+
+    Args:
+        parts: Its units, each with its number, its host's, and its course; those without any
+            are of its hosts as well.
     """
-    parts = [part for part in parts if len(part)]
-    if not parts:
+    are_many = len({host for _, host, _ in parts}) > _FEW_HOSTS
+    courses = [part for *_, part in parts if len(part)]
+    if not courses:
         return Series.nothing(names_of(layout))
-    if len(parts) == 1:
-        return parts[0]
-    edges = np.unique(np.concatenate([np.append(part.starts, part.times[-1]) for part in parts]))
-    # Rounding must not make steps of its own.
-    edges = edges[np.append(np.diff(edges) > 1e-3, True)]
-    longest = max(len(part) for part in parts)
-    if edges.size > _FINER * longest:
-        # Hundreds of hosts tick at moments of their own: no step need be shorter than theirs.
-        grid = np.linspace(edges[0], edges[-1], longest + 1)
-        table = sum(_onto(part, grid, layout) for part in parts)
+    if len(courses) == 1 and not are_many:
+        return courses[0]
+    edges = np.unique(np.concatenate([part.edges for part in courses]))
+    if are_many:
+        # Hundreds of hosts look at moments of their own: no step need be shorter than theirs.
+        usual_s = float(np.median(max(courses, key=len).step_s))
+        grid = _round_moments(edges[0], edges[-1], usual_s)
+        table = sum(_onto(part, grid, layout) for part in courses)
         return _series(grid[1:], np.diff(grid), np.asarray(table), layout)
+    # Rounding must not make steps of its own.
+    edges = edges[np.append(np.diff(edges) > _TRACE_S, True)]
     steps = np.diff(edges)
     middles = (edges[:-1] + edges[1:]) / 2
     table = np.zeros((steps.size, len(layout.counters) + len(layout.gauges)))
-    for part in parts:
+    for part in courses:
         place = np.searchsorted(part.times, middles)
         inside = (middles > part.starts[0]) & (place < len(part))
         place = np.minimum(place, len(part) - 1)
@@ -166,17 +173,36 @@ def summed(parts: list[Series], layout: Layout) -> Series:
     return _series(edges[1:], steps, table, layout)
 
 
+def _round_moments(first: float, last: float, step_s: float) -> FloatArray:
+    """Return two moments, and between them those that are a multiple of about a step."""
+    round_s = _ROUND_S[np.abs(np.log(_ROUND_S / step_s)).argmin()]
+    inside = round_s * np.arange(first // round_s + 1, -(-last // round_s))
+    inside = inside[(inside - first > _TRACE_S) & (last - inside > _TRACE_S)]
+    return np.concatenate(([first], inside, [last]))
+
+
 def _onto(part: Series, edges: FloatArray, layout: Layout) -> FloatArray:
     """Return what a host used and held between other edges, nothing before and after its time."""
-    lengths = np.diff(edges)
-    table = np.empty((lengths.size, len(layout.names)))
-    for number, name in enumerate(layout.names):
-        values = part.columns[name]
-        counts = number < len(layout.counters)
-        steps = (Steps.of_amounts if counts else Steps.between)(part.edges, values)
-        table[:, number] = steps.amounts(edges) / (1.0 if counts else lengths)
-        if np.isnan(values).any():
-            table[steps.unknown_s(edges) > _TRACE_S, number] = np.nan
+    own = part.edges
+    lengths = np.diff(own)
+    values = np.column_stack([part.columns[name] for name in layout.names])
+    gauges = slice(len(layout.counters), None)
+    amounts = np.nan_to_num(values)
+    amounts[:, gauges] *= lengths[:, None]
+    unknown = np.isnan(values)
+    # Up to each edge of the others, as if what is used in a step were used evenly.
+    moments = np.clip(edges, own[0], own[-1])
+    place = np.clip(np.searchsorted(own, moments, side="right") - 1, 0, lengths.size - 1)
+    share = ((moments - own[place]) / lengths[place])[:, None]
+
+    def between(each: FloatArray) -> FloatArray:
+        upto = np.vstack([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
+        return np.diff(upto[place] + share * each[place], axis=0)
+
+    table = between(amounts)
+    table[:, gauges] /= np.diff(edges)[:, None]
+    if unknown.any():
+        table[between(unknown * lengths[:, None]) > _TRACE_S] = np.nan
     return table
 
 
@@ -250,7 +276,12 @@ class Histories:
         for part in self._batches(jobs):
             mine, found = self._read_jobs(part)
             for job in part:
-                yield summed([found.of(unit) for unit, _ in mine[job]], UNIT)
+                yield summed([(*each, found.of(each[0])) for each in mine[job]], UNIT)
+
+    def of_units(self, job: int) -> list[tuple[int, int, Series]]:
+        """Return what a job used, apart for each unit: its number, its host's, and its course."""
+        mine, found = self._read_jobs([job])
+        return [(unit, host, found.of(unit)) for unit, host in mine[job]]
 
     def of_parts(self, jobs: Sequence[int]) -> Iterator[Courses]:
         """Yield what many jobs used, many together; the owners are the jobs."""
@@ -261,7 +292,10 @@ class Histories:
             else:
                 # Those that ran on several hosts are summed one by one.
                 yield Courses.joined(
-                    {job: summed([found.of(unit) for unit, _ in mine[job]], UNIT) for job in part},
+                    {
+                        job: summed([(*each, found.of(each[0])) for each in mine[job]], UNIT)
+                        for job in part
+                    },
                     UNIT,
                 )
 

@@ -265,32 +265,52 @@ def _in_turn(rows: FloatArray) -> FloatArray:
 
 # What is newest: the ticks that are in no chunk yet.
 
+# So many hosts are read together.
+_AT_ONCE = 100
+
 
 def read_ticks(connection: sa.Connection, host: int) -> tuple[int, list[Look]]:
     """Return the ticks of a host that are not in chunks yet, and the number of the last."""
-    rows = connection.execute(
-        sa.select(ticks.c.id, ticks.c.since, ticks.c.time, ticks.c.body)
-        .where(ticks.c.host == host)
-        .order_by(ticks.c.id)
-    ).all()
-    return (rows[-1].id if rows else 0), [
-        unpack_tick(row.since, row.time, row.body) for row in rows
-    ]
+    return _ticks_of(connection, [host])[host]
+
+
+def _ticks_of(connection: sa.Connection, hosts: Sequence[int]) -> dict[int, tuple[int, list[Look]]]:
+    """Return the same of several hosts."""
+    of = ticks.c
+    found: dict[int, tuple[int, list[Look]]] = {host: (0, []) for host in hosts}
+    question = sa.select(of.id, of.host, of.since, of.time, of.body).where(of.host.in_(hosts))
+    for row in connection.execute(question.order_by(of.id)):
+        looks = found[row.host][1]
+        looks.append(unpack_tick(row.since, row.time, row.body))
+        found[row.host] = row.id, looks
+    return found
 
 
 def read_tail(
     connection: sa.Connection, looks: list[Look], node_unit: int
 ) -> tuple[Tail, FloatArray, dict[int, int]]:
     """Return ticks sorted by unit, what those units had used before, and their jobs."""
-    seen = np.unique(np.concatenate([look.units for look in looks])).tolist()
+    return _tail_of(looks, node_unit, _rows_of(connection, [looks], [node_unit]))
+
+
+def _rows_of(
+    connection: sa.Connection, many: Sequence[list[Look]], nodes: Sequence[int]
+) -> dict[int, Any]:
+    """Return the rows of the units that are in ticks of several hosts, and of these themselves."""
+    seen = [look.units for looks in many for look in looks]
+    wanted = np.unique(np.concatenate([*seen, nodes])).tolist()
+    of = units.c
     rows: dict[int, Any] = {}
-    for part in in_parts([*seen, node_unit]):
-        for row in connection.execute(
-            sa.select(units.c.id, units.c.job, units.c.started, units.c.totals).where(
-                units.c.id.in_(part)
-            )
-        ):
-            rows[row.id] = row
+    for part in in_parts(wanted):
+        question = sa.select(of.id, of.job, of.started, of.totals).where(of.id.in_(part))
+        rows |= {row.id: row for row in connection.execute(question)}
+    return rows
+
+
+def _tail_of(
+    looks: list[Look], node_unit: int, rows: Mapping[int, Any]
+) -> tuple[Tail, FloatArray, dict[int, int]]:
+    seen = np.unique(np.concatenate([look.units for look in looks])).tolist()
     node = unpack_numbers([rows[node_unit].totals], NODE.counters)[0]
     before = unpack_numbers([rows[number].totals for number in seen], TOTALS)
     new = {
@@ -344,7 +364,18 @@ class Newest:
             )
             self._nodes = {row.host: row.id for row in found}
         if host not in self._hosts:
-            _, looks = read_ticks(self.connection, host) if host in self._nodes else (0, [])
-            read = read_tail(self.connection, looks, self._nodes[host]) if looks else None
-            self._hosts[host] = None if read is None else read[:2]
+            # With it those that are likely to be asked for next: for each alone takes longer.
+            asked = list(self._nodes) if self._wanted is not None else [host]
+            some = [each for each in asked if each not in self._hosts and each != host]
+            self._read([host, *some[:_AT_ONCE]])
         return self._hosts[host]
+
+    def _read(self, hosts: Sequence[int]) -> None:
+        nodes = self._nodes or {}
+        found = _ticks_of(self.connection, [host for host in hosts if host in nodes])
+        late = {host: looks for host, (_, looks) in found.items() if looks}
+        numbers = [nodes[host] for host in late]
+        rows = _rows_of(self.connection, list(late.values()), numbers) if late else {}
+        for host in hosts:
+            known = late.get(host)
+            self._hosts[host] = None if known is None else _tail_of(known, nodes[host], rows)[:2]
