@@ -24,6 +24,8 @@ _EVERY = 25
 # Of queues with so few states so many times as many.
 _FEW_CELLS = 1e5
 _PATIENT = 3
+# An effort at which so many are tried that it is worth it to keep to their direction.
+_MANY = 0.1
 # By which share better prices prove more than the last ones, for all the time there is, to go on.
 _WORTH = 3e-4
 # How often all jobs are placed anew, and how many steps a search has, at an effort of 1.
@@ -123,7 +125,7 @@ def solve(
     cells = float(((rows["end"] - rows["part"] + 1.0) * rows["delays"]).sum())
     # Where a pass takes no time, the last thousandth of the bound is worth some more.
     patient = cells <= _FEW_CELLS
-    auction = Auction(instance, prices, patient=patient)
+    auction = Auction(instance, prices, patient=patient, steady=patient and effort >= _MANY)
     budget = Budget(auction, gap, clock)
     if prices is None:
         auction.begin_with(first_prices(instance, budget.is_over))

@@ -216,8 +216,9 @@ class Auction:
     """Prices of an instance, and how they are found.
 
     Steps aim at a share `aim` above the best bound, or above a `unit` where it is less than that.
-    Who is `patient` tries about three times as many prices, and comes nearer to the best. `others`
-    are planned beside what the kernel plans.
+    Who is `patient` tries about three times as many prices, and comes nearer to the best; who is
+    `steady` keeps to the direction of the last steps, which is worth it where many are tried.
+    `others` are planned beside what the kernel plans.
 
     Attributes:
         instance: What is planned.
@@ -236,6 +237,7 @@ class Auction:
         aim: float = _AIM,
         unit: float = 0.0,
         patient: bool = False,
+        steady: bool = False,
         others: Others | None = None,
     ) -> None:
         self.instance = instance
@@ -263,7 +265,7 @@ class Auction:
         self._next = self.prices
         self._mean: Prices | None = None
         # Prices of links come to what they should be sooner without.
-        self._as_before = _AS_BEFORE if patient and not instance.links.before.size else 0.0
+        self._as_before = _AS_BEFORE if steady and not instance.links.before.size else 0.0
         self._last: tuple[FloatArray, FloatArray, FloatArray] | None = None
 
     def begin_with(self, prices: Prices | None) -> None:

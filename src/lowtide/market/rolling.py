@@ -447,8 +447,8 @@ class Replanning:
         steps = round(_STEPS * self.policy.effort)
         if steps < 1 or len(instance) < 2:
             return board
-        # Who found no place is worth looking longer for, and farther off.
-        heat = None if missing else _HEAT * float(np.abs(board.cost[board.placed]).mean())
+        mean = float(np.abs(board.cost[board.placed]).mean()) if board.placed.any() else 1.0
+        # Who found no place is worth looking longer for.
         steps *= _LONGER if missing else 1
         found = improve(
             auction,
@@ -456,7 +456,7 @@ class Replanning:
             steps=steps,
             seed=self.policy.seed,
             is_enough=lambda _: False,
-            heat=heat,
+            heat=_HEAT * mean,
         )
         return found if np.count_nonzero(~found.placed & real) <= missing else board
 
