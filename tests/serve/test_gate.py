@@ -51,6 +51,7 @@ DOORS = {
     "/ingest/v1/{cluster}/{host}/{incarnation}/{seq:int}": "node",
     "/jobs": "viewer",
     "/jobs/{ref}": "viewer",
+    "/jobs/{ref}/links": "viewer",
     "/leave": "viewer",
     "/login": "public",
     "/looks": "viewer",
@@ -66,6 +67,7 @@ DOORS = {
     "/settings/mails": "viewer",
     "/settings/tokens": "viewer",
     "/settings/tokens/{number:int}": "viewer",
+    "/shared/{key}": "link",
     "/static": "public",
     "/stop/{key}": "public",
     "/usage": "viewer",
@@ -73,6 +75,7 @@ DOORS = {
     "/when": "viewer",
 }
 POSTED = ("/leave", "/settings/mails", "/settings/tokens", "/settings/tokens/{number:int}")
+POSTED += ("/jobs/{ref}/links",)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +125,10 @@ def test_doors_are_shut_to_those_they_are_not_for(one: World, path: str) -> None
         assert (nobody.status, ada.status) == (401, 404)
         # The door is open to it, and it is not the node that the path names.
         assert node.status == 404
+    if DOORS[path] == "link":
+        # Who comes with anything but a link is told nothing, whoever they are.
+        assert nobody.status == 404
+        assert nobody == node == ada == one.get("adam", target)
     for answer in (nobody, node, ada):
         assert answer.status < 500
         for name, value in HEADERS.items():

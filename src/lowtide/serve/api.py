@@ -25,7 +25,8 @@ from lowtide.serve.overview import WasteBook
 from lowtide.serve.planning import TOO_LITTLE, any_node, grid_ahead, next_job, options_of
 from lowtide.serve.remote_store import Question, node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
-from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
+from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob
+from lowtide.serve.wanted import Wanted
 from lowtide.store.records import Series, thinned
 
 MOST_POINTS = 2000

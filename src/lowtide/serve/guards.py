@@ -17,7 +17,9 @@ from lowtide.store import tables
 from lowtide.store.database import Database
 
 READER, INGEST = "lowtide_web", "lowtide_ingest"
-SEES, WHO, LEADS, MEMBER = (f"lowtide.{name}" for name in ("sees", "user", "leads", "member"))
+SEES, WHO, LEADS, MEMBER, ONLY = (
+    f"lowtide.{name}" for name in ("sees", "user", "leads", "member", "only")
+)
 # Between the names in a setting; no name of Slurm's has it.
 BETWEEN = "\x1f"
 # Who cannot wait for longer has asked for too much.
@@ -60,6 +62,21 @@ _RULES = {
     tables.hosts.name: _KNOWN,
     tables.synthetic_grids.name: _KNOWN,
 }
+# Who looks by a link to one job: read once for each question, and not for each row.
+_ONLY = f"(SELECT nullif(current_setting('{ONLY}', true), ''))"
+# What such a look is held to besides. Courses and the like are asked for by numbers, as above, and
+# what hangs on a job's row hangs on it here, too.
+_BY_LINK = {
+    schema.jobs.name: f"coalesce(ref = {_ONLY}, true)",
+    **dict.fromkeys(
+        (*(table.name for table in schema.USAGE), schema.audit.name, schema.tokens.name),
+        f"{_ONLY} IS NULL",
+    ),
+    **dict.fromkeys(
+        (schema.members.name, schema.accounts.name, schema.incarnations.name),
+        f"{_ONLY} IS NULL",
+    ),
+}
 # Of tokens the reader is told all but what they are known by.
 _COLUMNS = {schema.tokens.name: "id, owner, scope, note, made, expires, used"}
 # What pieces of nodes change, and what they only add to.
@@ -87,6 +104,12 @@ def put_up(connection: sa.Connection) -> None:
         run(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY")
         run(f"DROP POLICY IF EXISTS lowtide_reads ON {name}")
         run(f"CREATE POLICY lowtide_reads ON {name} FOR SELECT TO {READER} USING ({rule})")
+        run(f"DROP POLICY IF EXISTS lowtide_link ON {name}")
+        if name in _BY_LINK:
+            run(
+                f"CREATE POLICY lowtide_link ON {name} AS RESTRICTIVE FOR SELECT TO {READER} "
+                f"USING ({_BY_LINK[name]})"
+            )
         # Others have the rights that they were granted, and no rows are kept from them.
         run(f"DROP POLICY IF EXISTS lowtide_others ON {name}")
         run(f"CREATE POLICY lowtide_others ON {name} USING (current_user <> '{READER}')")
@@ -142,14 +165,25 @@ def _make_functions(connection: sa.Connection) -> None:
 
 
 def for_viewer(
-    database: Database, *, user: str, sees_all: bool, leads: frozenset[str], member: frozenset[str]
+    database: Database,
+    *,
+    user: str,
+    sees_all: bool,
+    leads: frozenset[str],
+    member: frozenset[str],
+    only: str = "",
 ) -> Database:
-    """Return a database that, on a server, gives what a viewer may see and nothing else."""
+    """Return a database that, on a server, gives what a viewer may see and nothing else.
+
+    Args:
+        only: The `ref` of the one job that they may see; empty for no such limit.
+    """
     settings = {
         SEES: "all" if sees_all else "own",
         WHO: user,
         LEADS: BETWEEN.join(sorted(leads)),
         MEMBER: BETWEEN.join(sorted(member)),
+        ONLY: only,
     }
 
     def rule(connection: sa.Connection) -> None:

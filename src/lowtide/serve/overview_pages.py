@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from urllib.parse import parse_qs
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -29,7 +28,8 @@ from lowtide.serve.overview import (
     report_of_month,
 )
 from lowtide.serve.planning import grid_ahead
-from lowtide.serve.rendering import Renderer
+from lowtide.serve.rendering import Renderer, form_of
+from lowtide.serve.sharing import links_of
 from lowtide.serve.tokens import SCOPES, list_tokens, make_token, take_back
 from lowtide.serve.viewer import Viewer
 
@@ -196,7 +196,12 @@ class OverviewPages:
         return self._renderer.page(
             request,
             "settings.html",
-            tokens=list_tokens(database, owner=viewer.user, now=viewer.now),
+            tokens=[
+                each
+                for each in list_tokens(viewer.seen, owner=viewer.user, now=viewer.now)
+                if not each.shares
+            ],
+            links=links_of(viewer),
             mails=wants_mails(database, viewer.user),
             made=made,
             scopes=SCOPES,
@@ -207,7 +212,7 @@ class OverviewPages:
     @for_whom("viewer")
     async def make_token(self, request: Request) -> Response:
         """Make a token, and show it once."""
-        form = await _form(request)
+        form = await form_of(request)
         return await self._act(request, partial(self._make_token, request, form))
 
     def _make_token(self, request: Request, form: dict[str, str]) -> Response:
@@ -242,7 +247,7 @@ class OverviewPages:
     @for_whom("viewer")
     async def set_mails(self, request: Request) -> Response:
         """Note whether mails are wanted."""
-        form = await _form(request)
+        form = await form_of(request)
         viewer: Viewer = request.state.viewer
 
         def note() -> Response:
@@ -275,8 +280,3 @@ class OverviewPages:
         key, now = request.path_params["key"], self._keeper.clock()
         stopped = stop_mails(self._keeper.database, key, now=now)
         return self._renderer.plain("stop.html", key="", form_key="", stopped=stopped)
-
-
-async def _form(request: Request) -> dict[str, str]:
-    body = await request.body()
-    return {name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -49,9 +51,11 @@ from lowtide.serve.planning import (
     options_of,
 )
 from lowtide.serve.remembered import JobMemory
-from lowtide.serve.rendering import Renderer
-from lowtide.serve.tokens import LINK, PREFIX, end_session, use_once
-from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
+from lowtide.serve.rendering import Renderer, form_of
+from lowtide.serve.sharing import DAYS, links_of, make_job_link, may_share, note_look
+from lowtide.serve.tokens import LINK, PREFIX, Pass, end_session, use_once
+from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob
+from lowtide.serve.wanted import Wanted
 from lowtide.states import STATES
 from lowtide.units import (
     format_duration,
@@ -74,6 +78,11 @@ _SUSPECTS, _TRIED = 20, 2
 _REMEMBERED = 500
 # How many nodes a page has.
 _NODES = 100
+# Who has a link is told no address of ours to pass on, and no search engine keeps what it shows.
+_OF_SHARED = {
+    "Referrer-Policy": "no-referrer",
+    "X-Robots-Tag": "noindex, nofollow, noarchive, nosnippet",
+}
 _USED = "this link was used, or opened in another browser, or is too old: ask for another"
 
 
@@ -92,6 +101,8 @@ class Pages:
             Route("/", self.home),
             Route("/jobs", self.jobs),
             Route("/jobs/{ref}", self.job),
+            Route("/jobs/{ref}/links", self.share, methods=["POST"]),
+            Route("/shared/{key}", self.shared),
             Route("/compare", self.compare),
             Route("/when", self.when),
             Route("/nodes", self.nodes),
@@ -170,9 +181,51 @@ class Pages:
         found = viewer.job(request.path_params["ref"])
         if found is None:
             return self._renderer.nothing()
+        return self._job(request, found)
+
+    def _job(self, request: Request, found: VisibleJob, *, made: str = "") -> Response:
+        viewer: Viewer = request.state.viewer
+        # A token is for reading, and makes no links.
+        may = request.state.shown.number is None and may_share(viewer, found)
+        may = may and self._keeper.settings.share_links
         return self._renderer.page(
-            request, "job.html", ref=found.ref, job=found.record, **self._shown(viewer, found)
-        )
+            request, "job.html", ref=found.ref, job=found.record, shared=False, made=made,
+            may_share=may, lasting=DAYS, links=links_of(viewer, found.ref) if may else [],
+            **self._shown(viewer, found),
+        )  # fmt: skip
+
+    @for_whom("viewer")
+    async def share(self, request: Request) -> Response:
+        """Make a link to a job of one's own, and show it once."""
+        form = await form_of(request)
+        return await to_thread.run_sync(partial(self._share, request, form.get("days", "")))
+
+    def _share(self, request: Request, days: str) -> Response:
+        viewer: Viewer = request.state.viewer
+        found = viewer.job(request.path_params["ref"])
+        settings = self._keeper.settings
+        is_open = settings.share_links and request.state.shown.number is None
+        if found is None or not is_open or not may_share(viewer, found):
+            return self._renderer.nothing()
+        key = make_job_link(viewer, found, days)
+        where = settings.url.rstrip("/") or f"{request.url.scheme}://{request.url.netloc}"
+        return self._job(request, found, made=f"{where}/shared/{key}")
+
+    @for_whom("link")
+    def shared(self, request: Request) -> Response:
+        """Show a job to whoever has a link to it."""
+        viewer: Viewer = request.state.viewer
+        link: Pass = request.state.shown
+        found = viewer.job(viewer.only)
+        if found is None:
+            return self._renderer.nothing()
+        note_look(viewer, link, found)
+        response = self._renderer.plain(
+            "shared.html", ref=found.ref, job=found.record, shared=True, ends=link.expires,
+            **self._shown(viewer, found),
+        )  # fmt: skip
+        response.headers.update(_OF_SHARED)
+        return response
 
     def _shown(self, viewer: Viewer, found: VisibleJob) -> dict[str, Any]:
         """Return what the page of a job shows, which is the same for a quarter of an hour."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import jinja2
 from starlette.requests import Request
@@ -105,3 +106,9 @@ class Renderer:
     def refusal(self, words: str, status: int) -> Response:
         """Return a page that says why there is none."""
         return self.plain("refusal.html", status=status, words=words)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return what a form says, of what it says twice the last."""
+    body = await request.body()
+    return {name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}

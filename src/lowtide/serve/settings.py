@@ -254,6 +254,7 @@ class Settings:
             besides them `slurm`, which the centre asks itself.
         support: Who sees everybody's jobs, which is written down.
         admins: Who does besides what is to be done.
+        share_links: Whether people may make links that show a job of theirs to whoever has them.
         requests_per_minute: How often each token, and each user's browsers, may ask; 0 for as often
             as they like.
         prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
@@ -286,6 +287,7 @@ class Settings:
     facts_from: str = "nodes"
     support: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+    share_links: bool = True
     requests_per_minute: int = 1200
     prometheus: str = ""
     prometheus_label: str = "user"
