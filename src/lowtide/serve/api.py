@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from lowtide.errors import InvalidInput
 from lowtide.files import parquet_of
+from lowtide.serve.budgets import Budgets
 from lowtide.serve.gate import for_whom
 from lowtide.serve.overview import WasteBook
 from lowtide.serve.planning import TOO_LITTLE, any_node, grid_ahead, next_job, options_of
@@ -269,7 +270,10 @@ def usage(
     cluster: _Text = "",
     state: _Text = "",
 ) -> Response:
-    """Sum up what was used, by one thing; the last 30 days by default."""
+    """Sum up what was used, by one thing; the last 30 days by default.
+
+    By account it is told besides how these stand to their budgets in the period under way.
+    """
     viewer = viewer_of(request)
     last = viewer.now // 3600 * 3600 + 3600 if end is None else end
     first = last - 30 * _DAY_S if start is None else start
@@ -277,7 +281,17 @@ def usage(
     given["state"] = state
     wanted = {name: value for name, value in given.items() if value}
     rows = viewer.usage(by, start=first, end=last, wanted=wanted)
-    return answer({"by": by, "start": first, "end": last, "usage": rows})
+    budgets: Budgets = request.app.state.budgets
+    found = budgets.all(viewer, wanted) if by == "account" else []
+    return answer(
+        {
+            "by": by,
+            "start": first,
+            "end": last,
+            "usage": rows,
+            "budgets": [each.document() for each in found],
+        }
+    )
 
 
 @_get("/waste")

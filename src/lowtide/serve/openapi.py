@@ -77,6 +77,14 @@ _WASTED = _table(
     **dict.fromkeys(("energy_j", "carbon_g", "core_s", "gpu_s", "byte_s"), _NUMBER),
 )
 
+_SPENDING = {**_table(budget=_NUMBER, used=_NUMBER, by_end=_NUMBER), "type": ["object", "null"]}
+_BUDGET = _table(
+    **dict.fromkeys(("cluster", "account", "per"), _TEXT),
+    **dict.fromkeys(("begins", "ends"), _NUMBER),
+    partial={"type": "boolean"},
+    **dict.fromkeys(("energy_j", "carbon_g"), _SPENDING),
+)
+
 # What each endpoint answers where it finds what was asked for.
 ANSWERS: Mapping[str, _Schema] = {
     "/api/v1/me": _table(user=_TEXT, role=_TEXT, leads=_list(_TEXT), member=_list(_TEXT)),
@@ -90,7 +98,9 @@ ANSWERS: Mapping[str, _Schema] = {
         totals=_list(_TEXT),
         jobs={"type": ["object", "null"]},
     ),
-    "/api/v1/usage": _table(by=_TEXT, start=_NUMBER, end=_NUMBER, usage=_list(_any_table())),
+    "/api/v1/usage": _table(
+        by=_TEXT, start=_NUMBER, end=_NUMBER, usage=_list(_any_table()), budgets=_list(_BUDGET)
+    ),
     "/api/v1/nodes": _table(nodes=_list(_any_table(name=_TEXT)), whole={"type": "boolean"}),
     "/api/v1/nodes/{name}": _record(NodeNow),
     "/api/v1/nodes/{name}/course": _table(**_COURSE),

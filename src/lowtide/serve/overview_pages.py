@@ -13,6 +13,8 @@ from starlette.routing import Route
 
 from lowtide.errors import InvalidInput
 from lowtide.hindsight.waste import RULES
+from lowtide.serve.budgets import METHOD as BUDGET_METHOD
+from lowtide.serve.budgets import PACE_DAYS, Budgets
 from lowtide.serve.drawing import GRID_PANELS, ahead_panel, panels
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.mail import mail_text, set_mails, stop_mails, wants_mails
@@ -45,6 +47,7 @@ class OverviewPages:
         self._keeper = keeper
         self._renderer = renderer
         self._book = book
+        self._budgets = Budgets(keeper.settings)
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -120,6 +123,8 @@ class OverviewPages:
             users=users,
             leads=leads,
             least=viewer.least_users,
+            budget=self._budgets.of(viewer, named),
+            pace_days=PACE_DAYS,
         )
 
     @for_whom("viewer")
@@ -183,7 +188,9 @@ class OverviewPages:
     @for_whom("viewer")
     def method(self, request: Request) -> Response:
         """Show how every number is made."""
-        return self._renderer.page(request, "method.html", method=METHOD, rules=RULES.values())
+        return self._renderer.page(
+            request, "method.html", method=METHOD, budgets=BUDGET_METHOD, rules=RULES.values()
+        )
 
     @for_whom("viewer")
     def settings(self, request: Request) -> Response:

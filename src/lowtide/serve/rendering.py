@@ -71,6 +71,8 @@ class Renderer:
             "number": lambda value: format_number(known(value)),
             "joules": summed_energy,
             "grams": summed_mass,
+            "energy_of": lambda value: format_energy(known(value)),
+            "mass_of": lambda value: format_mass(known(value)),
             "guessed_energy": lambda value: guessed(format_energy(known(value))),
             "guessed_mass": lambda value: guessed(format_mass(known(value))),
             "known": lambda value: MISSING if value in (None, "") else value,

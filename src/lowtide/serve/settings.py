@@ -22,6 +22,7 @@ from lowtide.store import JobRecord
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 VISIBILITIES = ("sums", "jobs")
 TOTALS = ("groups", "all")
+PERIODS = ("month", "quarter", "year")
 # What lowtide's own series are told apart by, and what Prometheus says of where it has them from.
 SHOWN_LABELS = (
     *("__name__", "user", "host", "source", "job_id", "cluster", "name", "kind", "meter"),
@@ -36,6 +37,30 @@ _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What an account is to use at most.
+
+    Attributes:
+        kwh: Energy in each period; 0 for no such limit.
+        kg: Emissions in each period, CO2e; 0 for no such limit.
+        per: How long a period is, one of `PERIODS`, by the calendar (UTC).
+    """
+
+    kwh: float = 0.0
+    kg: float = 0.0
+    per: str = "month"
+
+    def __post_init__(self) -> None:
+        if self.per not in PERIODS:
+            raise UnknownName("per", self.per, PERIODS)
+        for name, value in (("kwh", self.kwh), ("kg", self.kg)):
+            if not 0 <= value < math.inf:
+                raise InvalidInput(f"{name} of a budget is a number from 0 on, not {value}")
+        if not self.kwh and not self.kg:
+            raise InvalidInput("a budget is of kwh, of kg, or of both: name one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """An account as the file has it.
 
@@ -43,11 +68,13 @@ class Account:
         parent: The account that it is a part of; empty for none.
         leads: Who sees the jobs of all its members, and of accounts below it.
         members: Who may use it.
+        budget: What it is to use at most; None for no limit.
     """
 
     parent: str = ""
     leads: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +289,7 @@ class Settings:
         prometheus_label: The label of its series that says whose they are.
         prometheus_labels: The labels that are told, and may be named, to those who do not see all.
         prometheus_days: How long it keeps what it has: who does not see all is told of no more.
-        accounts: Accounts by name, for `accounts_from = "table"`.
+        accounts: Accounts by name: their budgets, and for `accounts_from = "table"` all else.
         exempt: Which jobs are never named for waste.
         mail: How users are written to.
         keep: For how long what is kept how finely.
@@ -355,7 +382,7 @@ class Settings:
         return cls(
             **given,
             accounts={
-                name: Account(**_checked(Account, said, f"[accounts.{name}] of {path}"))
+                name: _account(said, f"accounts.{name}", str(path))
                 for name, said in accounts.items()
             },
         )
@@ -369,6 +396,15 @@ def read_secret(path: str) -> str:
             f"there is no secret in {place}: write there what you were given", path=place
         )
     return load_token(place)
+
+
+def _account(document: Any, name: str, path: str) -> Account:
+    """Return an account as a file has it."""
+    given = _checked(Account, document, f"[{name}] of {path}")
+    if "budget" in given:
+        where = f"[{name}.budget] of {path}"
+        given["budget"] = Budget(**_checked(Budget, given["budget"], where))
+    return Account(**given)
 
 
 def _checked(kind: type, document: Any, where: str) -> dict[str, Any]:
