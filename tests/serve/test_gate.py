@@ -37,6 +37,7 @@ DOORS = {
     "/api/v1/nodes/{name}/steps": "viewer",
     "/api/v1/openapi.json": "viewer",
     "/api/v1/plans": "viewer",
+    "/api/v1/queue": "viewer",
     "/api/v1/synthetic": "viewer",
     "/api/v1/table": "viewer",
     "/api/v1/token": "viewer",

@@ -53,6 +53,7 @@ OF_NOBODY = {
             "/api/v1/nodes/{name}",
             "/api/v1/synthetic",
             "/api/v1/grid",
+            "/api/v1/queue",
         ),
         "nodes as everybody is told of them, and the site as a whole",
     ),

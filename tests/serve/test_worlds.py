@@ -42,6 +42,7 @@ PATHS = (
         "/when?like={ref}",
         "/settings/tokens/1",
         "/api/v1/grid",
+        "/api/v1/queue",
         "/api/v1/plans?like={ref}",
         "/api/v1/tokens",
     ),

@@ -294,6 +294,23 @@ def usage(
     )
 
 
+@_get("/queue")
+def queue(request: Request) -> Response:
+    """Tell what waits, by partition: how many jobs, and what they asked for.
+
+    Who does not see all is told of what enough others wait for, at the end of the last full quarter
+    of an hour and to two figures, besides what they may see.
+    """
+    found = viewer_of(request).queue()
+    return answer(
+        {
+            "moment": found.moment,
+            "partial": found.partial,
+            "queue": [asdict(each) for each in found.lines],
+        }
+    )
+
+
 @_get("/waste")
 def wasted(request: Request, days: Annotated[int, Query(ge=1, le=90)] = 7) -> Response:
     """Tell what jobs held and did not use in the last days, the most energy first."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from lowtide.serve import schema
+from lowtide.serve.waiting import of_others
 from lowtide.store import tables
 from lowtide.store.database import Database
 
@@ -144,6 +145,14 @@ def _make_functions(connection: sa.Connection) -> None:
             f"AND coalesce(started, first_seen) <= until "
             f'AND "user" <> {_WHO} AND "user" IN (SELECT "user" FROM {schema.members.name})',
         ),
+        # What enough others wait for.
+        "lowtide_queue(moment double precision, enough bigint)": (
+            READER,
+            'RETURNS TABLE ("partition" text, jobs bigint, nodes double precision, '
+            "cpus double precision, gpus double precision, first double precision) "
+            "LANGUAGE sql STABLE",
+            _queue(connection.dialect),
+        ),
         "lowtide_make_room(of_year integer, of_month integer)": (
             INGEST,
             "RETURNS void LANGUAGE plpgsql",
@@ -162,6 +171,18 @@ def _make_functions(connection: sa.Connection) -> None:
         )
         run(f"REVOKE ALL ON FUNCTION {called} FROM PUBLIC")
         run(f"GRANT EXECUTE ON FUNCTION {called} TO {role}")
+
+
+def _queue(dialect: sa.Dialect) -> str:
+    """Return the question for what others wait for, which is put to files as it stands."""
+    question = of_others(
+        sa.literal_column("moment", sa.Double),
+        sa.literal_column(f"({_MINE} OR {_among(LEADS)})", sa.Boolean),
+        # Whatever somebody should ask: a sum of one user is that user.
+        sa.literal_column("greatest(enough, 2)", sa.BigInteger),
+    ).where(sa.literal_column(f"({_WHO} IS NOT NULL AND {_ONLY} IS NULL)", sa.Boolean))
+    compiled = question.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+    return str(compiled)
 
 
 def for_viewer(

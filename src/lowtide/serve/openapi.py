@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from lowtide.serve.node_views import NodeNow
 from lowtide.serve.planning import Option
 from lowtide.serve.tokens import TokenLine
+from lowtide.serve.waiting import QueueLine
 from lowtide.store import JobRecord
 
 _Schema = dict[str, Any]
@@ -110,6 +111,9 @@ ANSWERS: Mapping[str, _Schema] = {
         node=_TEXT, source=_TEXT_OR_NONE, times=_maybe(_NUMBER), intensity_g_per_kwh=_maybe(_NUMBER)
     ),
     "/api/v1/plans": _table(note=_TEXT, plans=_list(_record(Option))),
+    "/api/v1/queue": _table(
+        moment=_NUMBER, partial={"type": "boolean"}, queue=_list(_record(QueueLine))
+    ),
     "/api/v1/waste": _table(days=_COUNT, waste=_list(_WASTED)),
     "/api/v1/health": _any_table(
         nodes=_COUNT,

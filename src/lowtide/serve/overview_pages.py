@@ -161,6 +161,7 @@ class OverviewPages:
             nodes=len(names),
             told=sum(len(each) > 0 for each in (courses or {}).values()),
             least=viewer.least_users,
+            queue=viewer.queue(),
             grid=[] if day is None else panels(day, GRID_PANELS),
             ahead=ahead and ahead_panel(ahead),
             source=ahead and ahead.source,

@@ -69,6 +69,7 @@ class Renderer:
             "moment": lambda moment: format_time(known(moment)),
             "share": lambda share: format_percent(known(share)),
             "number": lambda value: format_number(known(value)),
+            "counted": _counted,
             "joules": summed_energy,
             "grams": summed_mass,
             "energy_of": lambda value: format_energy(known(value)),
@@ -108,6 +109,12 @@ class Renderer:
     def refusal(self, words: str, status: int) -> Response:
         """Return a page that says why there is none."""
         return self.plain("refusal.html", status=status, words=words)
+
+
+def _counted(value: float | None, mark: str) -> str:
+    """Return a number with the mark of how sure it is; what is not known has none."""
+    text = format_number(known(value))
+    return text if text == MISSING else f"{mark}{text}"
 
 
 async def form_of(request: Request) -> dict[str, str]:

@@ -33,6 +33,7 @@ from lowtide.serve.schema import (
     usage_month,
 )
 from lowtide.serve.sums import among, usage
+from lowtide.serve.waiting import QueueState, queue_of
 from lowtide.serve.wanted import Wanted
 from lowtide.states import NOT_OVER
 from lowtide.store import JobRecord, Retention, Series, Store
@@ -272,6 +273,10 @@ class Viewer:
                 for series in histories.of_nodes(wanted)
             ]
         return dict(zip([each.name for each in known], found, strict=True))
+
+    def queue(self) -> QueueState:
+        """Return what waits in the queue, by partition, as `serve.waiting` tells it."""
+        return queue_of(self)
 
     def accounts(self) -> list[str]:
         """Return the accounts of which sums may be seen, as `CLUSTER/ACCOUNT`."""
