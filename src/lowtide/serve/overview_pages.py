@@ -15,6 +15,7 @@ from lowtide.errors import InvalidInput
 from lowtide.hindsight.waste import RULES
 from lowtide.serve.budgets import METHOD as BUDGET_METHOD
 from lowtide.serve.budgets import PACE_DAYS, Budgets
+from lowtide.serve.comparing import METHOD as COMPARE_METHOD
 from lowtide.serve.drawing import GRID_PANELS, ahead_panel, panels
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.mail import mail_text, set_mails, stop_mails, wants_mails
@@ -190,7 +191,12 @@ class OverviewPages:
     def method(self, request: Request) -> Response:
         """Show how every number is made."""
         return self._renderer.page(
-            request, "method.html", method=METHOD, budgets=BUDGET_METHOD, rules=RULES.values()
+            request,
+            "method.html",
+            method=METHOD,
+            budgets=BUDGET_METHOD,
+            comparing=COMPARE_METHOD,
+            rules=RULES.values(),
         )
 
     @for_whom("viewer")

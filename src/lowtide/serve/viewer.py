@@ -17,7 +17,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, UnknownName
-from lowtide.hindsight.job import Hindsight, look_back
+from lowtide.hindsight.job import Hindsight, SeenJob, look_at, look_back
 from lowtide.serve.audit import write_look
 from lowtide.serve.guards import for_viewer
 from lowtide.serve.kept_looks import kept_look
@@ -230,6 +230,11 @@ class Viewer:
         """Return everything that is known of a job that was found."""
         seen = kept_look(self.seen, found.record)
         return look_back(Store(self.seen, Retention()), found.record, seen=seen, cure="")
+
+    def seen_of(self, found: VisibleJob) -> SeenJob:
+        """Return what was seen of a job that was found, while it ran."""
+        kept = kept_look(self.seen, found.record)
+        return look_at(Store(self.seen, Retention()), found.record) if kept is None else kept
 
     def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
         """Return what a job that was found used over time, and what its nodes did meanwhile."""

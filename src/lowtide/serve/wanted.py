@@ -22,6 +22,7 @@ class Wanted:
         end: Those that ran before this moment.
         name: Those whose name begins so.
         job: Those with this number, as users type it.
+        began: Only those that have begun.
         suspect: Only those that may have wasted something; what they did, their course says.
     """
 
@@ -35,6 +36,7 @@ class Wanted:
     job: str = ""
     start: float | None = None
     end: float | None = None
+    began: bool = False
     suspect: bool = False
 
     def __post_init__(self) -> None:
@@ -64,6 +66,8 @@ class Wanted:
             yield jobs.c.over >= self.start
         if self.end is not None:
             yield sa.func.coalesce(jobs.c.started, jobs.c.submitted, 0.0) <= self.end
+        if self.began:
+            yield jobs.c.started.is_not(None)
         if self.suspect:
             of = jobs.c
             yield of.elapsed_s >= LEAST_S
