@@ -21,6 +21,7 @@ from lowtide.monitor.snapshot import JobFacts
 from lowtide.serve.app import make_app
 from lowtide.serve.gate import Doorkeeper
 from lowtide.serve.ingest import take_facts
+from lowtide.serve.node_idle import keep_idle
 from lowtide.serve.people import Roster
 from lowtide.serve.settings import Account, Budget
 from lowtide.serve.tokens import LINK, make_token
@@ -61,6 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Doorke
             leads=("lea",),
             members=("ada", "bob", *(f"u{number}" for number in range(6))),
             budget=Budget(kwh=30.0, kg=4.0),
+            nodes=("n1",),
         )
         settings = replace(SETTINGS, accounts={**SETTINGS.accounts, "phys": phys})
         Roster.from_settings(settings).keep(database, now=0.0)
@@ -74,6 +76,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Doorke
         node.store.close()
         waiting = [_waits(number, told.time) for number in range(1, 9)]
         take_facts(database, waiting, now=told.time)
+        keep_idle(database, settings, now=told.time + 30.0)
         keeper = Doorkeeper(database, settings, clock=lambda: told.time + 30.0)
         config = uvicorn.Config(make_app(keeper), host="127.0.0.1", port=0, log_level="error")
         server = uvicorn.Server(config)

@@ -44,6 +44,7 @@ _OF_JOB = f"EXISTS (SELECT 1 FROM {schema.jobs.name} AS seen WHERE seen.number =
 _RULES = {
     schema.jobs.name: f"{_MINE} OR {_among(LEADS)}",
     **{table.name: f"{_MINE} OR {_among(LEADS)} OR {_among(MEMBER)}" for table in schema.USAGE},
+    schema.node_idle.name: f"{_EVERY} OR {_among(LEADS)}",
     schema.audit.name: f"{_EVERY} OR owner = {_WHO}",
     schema.tokens.name: f"owner = {_WHO}",
     schema.members.name: f"{_MINE} OR {_among(MEMBER)}",
@@ -74,7 +75,10 @@ _BY_LINK = {
         f"{_ONLY} IS NULL",
     ),
     **dict.fromkeys(
-        (schema.members.name, schema.accounts.name, schema.incarnations.name),
+        tuple(
+            table.name
+            for table in (schema.members, schema.accounts, schema.incarnations, schema.node_idle)
+        ),
         f"{_ONLY} IS NULL",
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +20,7 @@ from lowtide.serve.comparing import METHOD as COMPARE_METHOD
 from lowtide.serve.drawing import GRID_PANELS, ahead_panel, panels
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.mail import mail_text, set_mails, stop_mails, wants_mails
+from lowtide.serve.node_idle import METHOD as IDLE_METHOD
 from lowtide.serve.overview import (
     DAY_S,
     METHOD,
@@ -49,6 +51,9 @@ class OverviewPages:
         self._renderer = renderer
         self._book = book
         self._budgets = Budgets(keeper.settings)
+        self._nodes: dict[str, list[str]] = defaultdict(list)
+        for node, account in keeper.settings.node_owners.items():
+            self._nodes[f"{keeper.settings.cluster}/{account}"].append(node)
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -126,6 +131,7 @@ class OverviewPages:
             least=viewer.least_users,
             budget=self._budgets.of(viewer, named),
             pace_days=PACE_DAYS,
+            own=viewer.own_nodes(named, self._nodes.get(named, ())),
         )
 
     @for_whom("viewer")
@@ -196,6 +202,7 @@ class OverviewPages:
             method=METHOD,
             budgets=BUDGET_METHOD,
             comparing=COMPARE_METHOD,
+            idle=IDLE_METHOD,
             rules=RULES.values(),
         )
 

@@ -16,6 +16,7 @@ from lowtide.errors import FileProblem, InvalidInput, UnknownName
 from lowtide.files import read_document
 from lowtide.hindsight.waste import RULES
 from lowtide.monitor.exporter import load_token
+from lowtide.slurm.fields import expand_nodes
 from lowtide.store import JobRecord
 
 # Neither quotes nor spaces nor line breaks: such an address needs no escaping in a header.
@@ -69,12 +70,14 @@ class Account:
         leads: Who sees the jobs of all its members, and of accounts below it.
         members: Who may use it.
         budget: What it is to use at most; None for no limit.
+        nodes: Nodes that are its own, as Slurm lists them: `n1`, `n[2-4]`.
     """
 
     parent: str = ""
     leads: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
     budget: Budget | None = None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +341,7 @@ class Settings:
             raise InvalidInput("prometheus_days is 1 at least: for so long Prometheus keeps series")
         if self.requests_per_minute < 0:
             raise InvalidInput("requests_per_minute is 0 at least, which is as often as they like")
+        _ = self.node_owners
         if self.least_users < 2:
             raise InvalidInput("least_users is 2 at least: a sum of one user is that user")
         if bool(self.certificate) != bool(self.key):
@@ -352,6 +356,18 @@ class Settings:
             raise InvalidInput(f"pam is the name of a service of PAM's, not {self.pam!r}")
         if self.url and (urlsplit(self.url).scheme not in ("http", "https") or not self.host):
             raise InvalidInput(f"url is where people find the centre, such as https://{self.url}")
+
+    @property
+    def node_owners(self) -> dict[str, str]:
+        """Whose each node is that is an account's own."""
+        owners: dict[str, str] = {}
+        for account, each in self.accounts.items():
+            for name in expand_nodes(",".join(each.nodes)):
+                if owners.setdefault(name, account) != account:
+                    raise InvalidInput(
+                        f"{name} is named as a node of {owners[name]} and of {account}: leave one"
+                    )
+        return owners
 
     @property
     def host(self) -> str:

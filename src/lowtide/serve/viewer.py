@@ -21,6 +21,7 @@ from lowtide.hindsight.job import Hindsight, SeenJob, look_at, look_back
 from lowtide.serve.audit import write_look
 from lowtide.serve.guards import for_viewer
 from lowtide.serve.kept_looks import kept_look
+from lowtide.serve.node_idle import OwnNodes, own_nodes_of
 from lowtide.serve.node_views import QUARTER_S, NodeNow, Span, last_quarter, now_of, within
 from lowtide.serve.schema import (
     accounts,
@@ -278,6 +279,10 @@ class Viewer:
                 for series in histories.of_nodes(wanted)
             ]
         return dict(zip([each.name for each in known], found, strict=True))
+
+    def own_nodes(self, named: str, names: Sequence[str]) -> OwnNodes | None:
+        """Return what a project came to with its own nodes, as `serve.node_idle` tells it."""
+        return own_nodes_of(self, named, names)
 
     def queue(self) -> QueueState:
         """Return what waits in the queue, by partition, as `serve.waiting` tells it."""
