@@ -74,7 +74,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Doorke
         node.watcher.time = told.time
         assert not any(answer.reason for answer in node.push(database))
         node.store.close()
-        waiting = [_waits(number, told.time) for number in range(1, 9)]
+        waiting = [_waits(number, told.time) for number in range(1, 19)]
         take_facts(database, waiting, now=told.time)
         keep_idle(database, settings, now=told.time + 30.0)
         keeper = Doorkeeper(database, settings, clock=lambda: told.time + 30.0)
@@ -96,8 +96,8 @@ def _waits(number: int, now: float) -> JobFacts:
     """Return a job that waits, in one of two partitions."""
     return facts(
         900 + number, state="pending", user=f"u{number % 6}", account="phys", cluster=CLUSTER,
-        partition="gpu" if number % 3 else "main", submitted=now - 3600.0 * number,
-        nodes_asked=2.0, cpus=128.0, gpus=8.0 if number % 3 else None,
+        partition="gpu" if number % 4 else "main", submitted=now - 3600.0 * number,
+        nodes_asked=2.0, cpus=128.0, gpus=8.0 if number % 4 else None,
     )  # fmt: skip
 
 

@@ -107,10 +107,14 @@ def test_a_link_shows_the_job_and_leads_nowhere(one: World) -> None:
     bob = Browser.of(one, "bob")
     for ref in refs(one, "bob"):
         page = bob.get(f"/jobs/{ref}")
-        shown = one.client.get(bob.share(ref))
+        link = bob.share(ref)
+        shown = one.client.get(link)
         assert shown.status == 200
         text = shown.body.decode()
         assert content(shown.body) == content(page.body)
+        # Also where nobody has looked before, and nothing is remembered.
+        first = at(one, NOW).client.get(link)
+        assert first == shown
         assert '<a href="/compare' in page.body.decode()
         # It asks for nothing but its colours, and leads nowhere.
         assert not re.findall("<(?:a|form|script|iframe|button|input)[ >]", text)

@@ -56,12 +56,14 @@ class Waits:
     nodes: int
     cpus: float
     gpus: float
+    array: bool = False
 
     def facts(self) -> JobFacts:
         waits = self.then == "pending"
         ran = self.then == "running"
         return JobFacts(
-            source="slurm", job_id=str(self.number), state=self.then, user=self.user,
+            source="slurm", job_id=str(self.number), state=self.then,
+            shown_id=f"{self.number}_[1-9]" if self.array else None, user=self.user,
             account=self.account, partition=self.partition or None, cluster=CLUSTER,
             submitted=self.submitted, cpus=self.cpus, gpus=self.gpus or None,
             nodes_asked=float(self.nodes) if waits else None,
@@ -83,6 +85,7 @@ def draw(chance: random.Random) -> list[Waits]:
             Waits(
                 number, user, account, chance.choice(PARTITIONS), submitted, until, then,
                 chance.randint(1, 40), float(chance.randint(1, 999)), float(chance.randrange(3)),
+                chance.random() < 0.2,
             )
         )  # fmt: skip
     return found
@@ -105,7 +108,7 @@ def expected(jobs: list[Waits], moment: float, mine: set[str], least: int | None
     lines: dict[str, list[float]] = {}
     for name in {each.partition for each in here}:
         of = [each for each in here if each.partition == name]
-        line = [0.0] * 5
+        line = [0.0] * 6
         for theirs in (False, True):
             part = [each for each in of if (least is None or each.user in mine) != theirs]
             others = {each.user for each in part} - {"forged"}
@@ -113,13 +116,13 @@ def expected(jobs: list[Waits], moment: float, mine: set[str], least: int | None
                 continue
             sums = [
                 float(len(part)), *(float(sum(getattr(each, key) for each in part))
-                                    for key in ("nodes", "cpus", "gpus")),
+                                    for key in ("nodes", "cpus", "gpus", "array")),
                 moment - min(each.submitted for each in part),
             ]  # fmt: skip
             if theirs:
                 sums = [float(f"{each:.2g}") for each in sums]
-            line = [*(a + b for a, b in zip(line[:4], sums[:4], strict=True)),
-                    max(line[4], sums[4])]  # fmt: skip
+            line = [*(a + b for a, b in zip(line[:5], sums[:5], strict=True)),
+                    max(line[5], sums[5])]  # fmt: skip
             lines[name] = line
     return flat(lines)
 
@@ -127,7 +130,9 @@ def expected(jobs: list[Waits], moment: float, mine: set[str], least: int | None
 def lines_of(viewer: Viewer) -> dict[tuple[str, int], float]:
     found = viewer.queue()
     return flat({
-        each.partition: [each.jobs, each.nodes, each.cpus, each.gpus, each.wait_s]
+        each.partition: [
+            each.jobs, each.nodes, each.cpus, each.gpus, each.arrays, each.wait_s,
+        ]
         for each in found.lines
     })  # fmt: skip
 
@@ -279,3 +284,14 @@ def test_an_empty_queue_is_said_to_be(tmp_path: Path) -> None:
         assert b"No job waits" in one.get("sue", "/cluster").body
         assert b"Nothing waits that you are told of" in one.get("nobody", "/cluster").body
         assert one.get("nobody", "/api/v1/queue").json()["queue"] == []
+
+
+def test_an_array_is_at_least_what_one_of_it_asked_for(tmp_path: Path) -> None:
+    with asked(
+        str(tmp_path / "c.sqlite"), [job(1, "ada"), job(2, "ada", "gpu", array=True)]
+    ) as one:
+        [gpu, main] = one.get("sue", "/api/v1/queue").json()["queue"]
+        assert (gpu["arrays"], main["arrays"]) == (1, 0)
+        page = one.get("sue", "/cluster").body.decode()
+        assert page.count('<td class="n">&gt;') == 8
+        assert "An array of which nothing has begun" in page

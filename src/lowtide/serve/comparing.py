@@ -38,11 +38,11 @@ METHOD = (
     "Each side of a comparison is one run or several. Of several the mean is told with its 95 % "
     "interval by Student's t, from how the runs differ among each other. The difference of both "
     "sides has its 95 % interval by Welch's test, which does not take both to vary alike; where "
-    "that holds 0, the difference may be chance. Both take runs to be independent, and what they "
-    "came to to be about normal; of two or three runs they are wide. Where a side is one run, or a "
-    "run stands on both, no interval of the difference is told. Of twenty figures of runs that are "
-    "alike one is beyond chance by chance. A phase is compared among the runs in which one of its "
-    "name was found; where these are fewer than the runs, their number stands beside it."
+    "that holds 0, the difference may be chance. Both take runs to be independent, and figures of "
+    "runs to be about normal; of two or three they are wide. Where a side is one run, or a run "
+    "stands on both, no interval of the difference is told. Even of runs that are alike one figure "
+    "in twenty looks as if it were no chance. A phase is compared among the runs in which one of "
+    "its name was found; where these are fewer than the runs, their number stands beside it."
 )
 _NO_BREAK = "\u00a0"
 # What writes values of one kind, all in one unit.

@@ -152,7 +152,7 @@ def _make_functions(connection: sa.Connection) -> None:
         # What enough others wait for.
         "lowtide_queue(moment double precision, enough bigint)": (
             READER,
-            'RETURNS TABLE ("partition" text, jobs bigint, nodes double precision, '
+            'RETURNS TABLE ("partition" text, jobs bigint, arrays bigint, nodes double precision, '
             "cpus double precision, gpus double precision, first double precision) "
             "LANGUAGE sql STABLE",
             _queue(connection.dialect),

@@ -32,12 +32,15 @@ class QueueLine:
 
     Attributes:
         partition: Its name, or those of several that a job may run in.
+        arrays: How many of the jobs are arrays of which nothing has begun: Slurm tells each as one
+            job, with what one of its elements asked for.
         nodes: How many nodes these jobs asked for.
         wait_s: How long that has waited which was submitted first.
     """
 
     partition: str
     jobs: int
+    arrays: int
     nodes: float
     cpus: float
     gpus: float
@@ -81,6 +84,7 @@ def summed_up(*which: sa.ColumnElement[bool]) -> sa.Select[Any]:
         sa.select(
             partition.label("partition"),
             sa.func.count().label("jobs"),
+            sa.func.sum(sa.case((of.shown_id.contains("["), 1), else_=0)).label("arrays"),
             sa.func.sum(nodes).label("nodes"),
             sa.func.sum(of.cpus).label("cpus"),
             sa.func.sum(sa.func.coalesce(of.gpus, 0.0)).label("gpus"),
@@ -150,6 +154,7 @@ def _line(row: Any, moment: float, *, digits: int | None = None) -> QueueLine:
     return QueueLine(
         partition=row.partition,
         jobs=int(told(row.jobs)),
+        arrays=int(told(row.arrays)),
         nodes=told(row.nodes),
         cpus=told(row.cpus),
         gpus=told(row.gpus),
@@ -161,6 +166,7 @@ def _both(one: QueueLine, other: QueueLine) -> QueueLine:
     return QueueLine(
         partition=one.partition,
         jobs=one.jobs + other.jobs,
+        arrays=one.arrays + other.arrays,
         nodes=one.nodes + other.nodes,
         cpus=one.cpus + other.cpus,
         gpus=one.gpus + other.gpus,
