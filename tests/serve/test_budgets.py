@@ -168,6 +168,29 @@ def test_only_who_is_told_the_sums_is_told_of_the_budget(one: World) -> None:
     assert set(budgets(one, "adam", "by=account&account=chem&cluster=alps")) == {"chem"}
 
 
+def test_many_budgets_take_few_questions(one: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    usage = Viewer.usage
+
+    def counted(viewer: Viewer, by: str, **how: object) -> object:
+        asked.append(by)
+        return usage(viewer, by, **how)  # type: ignore[arg-type]
+
+    many = {f"x{number}": Account(budget=Budget(kg=1.0)) for number in range(50)}
+    settings = replace(one.keeper.settings, accounts={**ACCOUNTS, **many})
+    viewer = Viewer(one.keeper.database, "", Rights(role="owner"), NOW)
+    monkeypatch.setattr(Viewer, "usage", counted)
+    monkeypatch.setattr(
+        Viewer, "accounts", lambda _: [f"{CLUSTER}/{name}" for name in settings.accounts]
+    )
+    found = Budgets(settings).all(viewer, {})
+    assert [each.account for each in found] == sorted([*many, "chem", "none", "phys"])
+    # Sums of two kinds of periods, of late and before; and when the two began that are new.
+    assert sorted(asked) == ["account"] * 4 + ["day"] * 2
+    for each in found:
+        assert Budgets(settings).of(viewer, f"{CLUSTER}/{each.account}") == each
+
+
 def test_the_parts_that_are_told_are_those_of_the_sums(one: World) -> None:
     month = period_span(NOW, "month")
     asked = f"by=account&account=phys&start={month[0]:.0f}&end={NOW // 3600 * 3600 + 3600:.0f}"

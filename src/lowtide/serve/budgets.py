@@ -7,12 +7,11 @@ share of the budget that part is, at least, and nothing of where it leads.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lowtide.serve.drawing import sum_of_known
 from lowtide.serve.settings import Budget, Settings
 from lowtide.serve.viewer import Viewer
 
@@ -108,12 +107,8 @@ class Budgets:
             named: The account, as `CLUSTER/ACCOUNT`.
         """
         cluster, _, account = named.partition("/")
-        known = self.settings.accounts.get(account)
-        if cluster != self.settings.cluster or known is None or known.budget is None:
-            return None
-        return (
-            _state(viewer, cluster, account, known.budget) if named in viewer.accounts() else None
-        )
+        found = self.all(viewer, {"cluster": cluster, "account": account})
+        return found[0] if found else None
 
     def all(self, viewer: Viewer, wanted: Mapping[str, str]) -> list[BudgetState]:
         """Return how accounts stand whose sums are told.
@@ -124,9 +119,26 @@ class Budgets:
         cluster = self.settings.cluster
         if wanted.get("cluster", cluster) != cluster:
             return []
-        names = [each for each in self.settings.accounts if wanted.get("account", each) == each]
-        found = (self.of(viewer, f"{cluster}/{each}") for each in sorted(names))
-        return [each for each in found if each is not None]
+        known = {
+            name: each.budget
+            for name, each in sorted(self.settings.accounts.items())
+            if each.budget is not None and wanted.get("account", name) == name
+        }
+        told = {*viewer.accounts()} if known else set()
+        known = {name: budget for name, budget in known.items() if f"{cluster}/{name}" in told}
+        # Few questions, however many accounts have a budget.
+        of = {"cluster": cluster, **({"account": next(iter(known))} if len(known) == 1 else {})}
+        pace = _Pace(viewer, of) if known else None
+        found = []
+        for per in dict.fromkeys(each.per for each in known.values()):
+            span = period_span(viewer.now, per)
+            sums = _by_account(viewer, of, span[0], _next_hour(viewer.now))
+            found += [
+                _state(viewer, name, budget, of, span, sums.get(name), pace)
+                for name, budget in known.items()
+                if budget.per == per
+            ]
+        return sorted(found, key=lambda each: each.account)
 
 
 def period_span(now: float, per: str) -> tuple[float, float]:
@@ -145,25 +157,68 @@ def period_span(now: float, per: str) -> tuple[float, float]:
     return begin, end
 
 
-def _state(viewer: Viewer, cluster: str, account: str, budget: Budget) -> BudgetState:
-    of = {"account": account, "cluster": cluster}
-    begins, ends = period_span(viewer.now, budget.per)
-    last = viewer.now // 3600 * 3600 + 3600
-    rows = viewer.usage("account", start=begins, end=last, wanted=of)
-    sums = rows[0] if rows else _nothing(viewer, f"{cluster}/{account}")
-    pace = {} if sums["partial"] else _pace(viewer, of, last)
+class _Pace:
+    """What accounts used of late in a second."""
+
+    def __init__(self, viewer: Viewer, of: Mapping[str, str]) -> None:
+        self._viewer, self._of = viewer, of
+        self._end = _next_hour(viewer.now)
+        self._start = self._end - PACE_DAYS * _DAY_S
+        self._lately = _by_account(viewer, of, self._start, self._end)
+        self._before = _by_account(viewer, of, 0.0, self._start)
+
+    def each_s(self, account: str) -> dict[str, float | None]:
+        """Return joules and grams a second; None where nobody knows."""
+        lately = self._lately.get(account)
+        if lately is None:
+            return {"energy_j": 0.0, "carbon_g": 0.0}
+        first = self._start
+        if account not in self._before:
+            of = {**self._of, "account": account}
+            days = self._viewer.usage("day", start=self._start, end=self._end, wanted=of)
+            first = max(first, min(float(day["day"]) for day in days))
+        # The last hour is not over.
+        passed_s = max(self._viewer.now - first, 3600.0)
+        sums = {name: lately[name] for name in ("energy_j", "carbon_g")}
+        return {name: None if value is None else value / passed_s for name, value in sums.items()}
+
+
+def _by_account(
+    viewer: Viewer, of: Mapping[str, str], start: float, end: float
+) -> dict[str, dict[str, Any]]:
+    rows = viewer.usage("account", start=start, end=end, wanted=of)
+    return {row["account"]: row for row in rows}
+
+
+def _next_hour(now: float) -> float:
+    return now // 3600 * 3600 + 3600
+
+
+def _state(
+    viewer: Viewer,
+    account: str,
+    budget: Budget,
+    of: Mapping[str, str],
+    span: tuple[float, float],
+    sums: Mapping[str, Any] | None,
+    pace: _Pace | None,
+) -> BudgetState:
+    if sums is None:
+        sums = _nothing(viewer, f"{of['cluster']}/{account}")
+    lately = {} if sums["partial"] or pace is None else pace.each_s(account)
 
     def spent(name: str, most: float) -> Spending | None:
         if not most:
             return None
-        used, each_s = sums[name], pace.get(name)
+        used, each_s = sums[name], lately.get(name)
         by_end = None
         if used is not None and each_s is not None:
-            by_end = used + each_s * (ends - viewer.now)
+            by_end = used + each_s * (span[1] - viewer.now)
         return Spending(budget=most, used=used, by_end=by_end)
 
     return BudgetState(
-        cluster=cluster, account=account, per=budget.per, begins=begins, ends=ends, sums=sums,
+        cluster=of["cluster"], account=account, per=budget.per, begins=span[0], ends=span[1],
+        sums=sums,
         energy=spent("energy_j", budget.kwh * J_PER_KWH),
         carbon=spent("carbon_g", budget.kg * G_PER_KG),
     )  # fmt: skip
@@ -174,18 +229,3 @@ def _nothing(viewer: Viewer, named: str) -> dict[str, Any]:
     names = ("jobs", "energy_j", "measured_j", "carbon_g", "unmetered_s", "unpriced_j")
     sums = dict.fromkeys((*names, "without_energy", "without_carbon"), 0)
     return {**sums, "partial": not (viewer.sees_all or named in viewer.rights.leads)}
-
-
-def _pace(viewer: Viewer, of: Mapping[str, str], last: float) -> dict[str, float | None]:
-    """Return what an account used of late in a second."""
-    start = last - PACE_DAYS * _DAY_S
-    days: Sequence[Mapping[str, Any]] = viewer.usage("day", start=start, end=last, wanted=of)
-    first = start
-    if days and not viewer.usage("account", start=0.0, end=start, wanted=of):
-        first = max(start, float(days[0]["day"]))
-    # The last hour is not over.
-    passed_s = max(viewer.now - first, 3600.0)
-    sums = {name: sum_of_known(day[name] for day in days) for name in ("energy_j", "carbon_g")}
-    if not days:
-        return {"energy_j": 0.0, "carbon_g": 0.0}
-    return {name: None if value is None else value / passed_s for name, value in sums.items()}

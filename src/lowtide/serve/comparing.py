@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lowtide.hindsight.phases import JobPhases
 
 # Of how many runs each side may be.
-MOST_RUNS = 20
+MOST_RUNS = 12
 # Among how many jobs of the same name those are looked for that are like one.
 _SEARCHED = 100
 METHOD = (
