@@ -24,7 +24,7 @@ from lowtide.serve.guards import READER
 from lowtide.serve.ingest import take_facts
 from lowtide.serve.people import Roster
 from lowtide.serve.settings import Account
-from lowtide.serve.tokens import READ_ALL, make_token
+from lowtide.serve.tokens import READ_ALL, READ_OWN, READ_PROJECT, make_token
 from lowtide.serve.viewer import Rights, Viewer
 from lowtide.store.database import Database
 from support.asking import Client
@@ -102,15 +102,30 @@ def told(where: str, jobs: list[Waits]) -> Iterator[Database]:
         yield database
 
 
-def expected(jobs: list[Waits], moment: float, mine: set[str], least: int | None) -> Any:
-    """Return what somebody is told, worked out one by one."""
+def expected(
+    jobs: list[Waits],
+    moment: float,
+    mine: set[str],
+    least: int | None,
+    known: frozenset[str] = frozenset(),
+) -> Any:
+    """Return what somebody is told, worked out one by one.
+
+    Args:
+        known: Whose jobs they may see by other means, so that these are left out here.
+    """
     here = [each for each in jobs if each.submitted <= moment < each.until]
     lines: dict[str, list[float]] = {}
     for name in {each.partition for each in here}:
         of = [each for each in here if each.partition == name]
         line = [0.0] * 6
         for theirs in (False, True):
-            part = [each for each in of if (least is None or each.user in mine) != theirs]
+            part = [
+                each
+                for each in of
+                if (least is None or each.user in mine) != theirs
+                and not (theirs and each.user in known)
+            ]
             others = {each.user for each in part} - {"forged"}
             if not part or (theirs and len(others) < (least or 0)):
                 continue
@@ -153,16 +168,21 @@ def test_each_is_told_what_is_theirs_and_of_enough_others(place: str, seed: int)
             assert lines_of(staff) == pytest.approx(expected(jobs, NOW, set(), None))
             assert not staff.queue().partial
         phys = {each.user for each in jobs if each.account == "phys"}
-        for who, leads, mine in (
-            ("ada", frozenset[str](), {"ada"}),
-            ("nobody", frozenset[str](), set[str]()),
-            ("lea", frozenset((f"{CLUSTER}/phys",)), phys),
+        led = frozenset((f"{CLUSTER}/phys",))
+        for who, rights, mine in (
+            ("ada", Rights(), {"ada"}),
+            ("nobody", Rights(), set[str]()),
+            ("lea", Rights(leads=led), phys),
+            ("lea", Rights(knows=led), {"lea"}),
         ):
+            known = frozenset(phys if rights.knows else ())
             for least in (5, 2, 3):
-                viewer = Viewer(database, who, Rights(leads=leads), NOW, least_users=least)
+                viewer = Viewer(database, who, rights, NOW, least_users=least)
                 found = viewer.queue()
                 assert (found.moment, found.partial) == (QUARTER, True)
-                assert lines_of(viewer) == pytest.approx(expected(jobs, QUARTER, mine, least))
+                assert lines_of(viewer) == pytest.approx(
+                    expected(jobs, QUARTER, mine, least, known)
+                )
                 assert [each.jobs for each in found.lines] == sorted(
                     (each.jobs for each in found.lines), reverse=True
                 )
@@ -232,6 +252,28 @@ def test_worlds_without_leave_to_see_others_are_one(tmp_path: Path) -> None:
         assert (line["partition"], line["jobs"], line["cpus"]) == ("main", 5, 320.0)
         # It can fail: who may see them does see the difference.
         assert len({one.get("sue", "/api/v1/queue").body for one in worlds.values()}) == len(worlds)
+
+
+def test_no_two_answers_differ_by_what_one_other_waits_for(tmp_path: Path) -> None:
+    """Who leads is told of others without those that they see, by whichever token they ask."""
+    led = [job(number, f"u{number}") for number in range(5)]
+    bobs = job(90, "bob", account="chem", cpus=7.0)
+    for number, more in enumerate(([], [bobs], [bobs, replace(bobs, number=91, nodes=9)])):
+        with asked(str(tmp_path / f"{number}.sqlite"), [*led, *more]) as one:
+            shown = {
+                scope: make_token(
+                    one.keeper.database, owner="lea", scope=scope, lasts_s=1e6, now=NOW
+                )
+                for scope in (READ_OWN, READ_PROJECT, READ_ALL)
+            }
+            told = {
+                scope: one.client.get("/api/v1/queue", authorization=f"Bearer {token}").json()
+                for scope, token in shown.items()
+            }
+            assert told[READ_OWN]["queue"] == []
+            assert told[READ_PROJECT] == told[READ_ALL]
+            [line] = told[READ_ALL]["queue"]
+            assert (line["partition"], line["jobs"], line["cpus"]) == ("main", 5, 320.0)
 
 
 def test_a_page_says_what_waits(tmp_path: Path) -> None:

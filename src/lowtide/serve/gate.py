@@ -208,7 +208,7 @@ class Doorkeeper:
         visibility = self.settings.project_visibility
         rights = rights_of(self.database, shown.owner, visibility=visibility)
         if shown.scope == READ_OWN:
-            rights = Rights()
+            rights = Rights(knows=rights.leads)
         elif shown.scope == READ_PROJECT:
             rights = Rights(leads=rights.leads, member=rights.member)
         return Viewer(

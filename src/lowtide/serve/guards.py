@@ -18,8 +18,8 @@ from lowtide.store import tables
 from lowtide.store.database import Database
 
 READER, INGEST = "lowtide_web", "lowtide_ingest"
-SEES, WHO, LEADS, MEMBER, ONLY = (
-    f"lowtide.{name}" for name in ("sees", "user", "leads", "member", "only")
+SEES, WHO, LEADS, MEMBER, KNOWS, ONLY = (
+    f"lowtide.{name}" for name in ("sees", "user", "leads", "member", "knows", "only")
 )
 # Between the names in a setting; no name of Slurm's has it.
 BETWEEN = "\x1f"
@@ -141,13 +141,14 @@ def _make_functions(connection: sa.Connection) -> None:
             f"RETURNS SETOF {jobs} LANGUAGE sql STABLE",
             f"SELECT * FROM {jobs} WHERE NOT settled AND {_among(MEMBER)}",  # noqa: S608
         ),
-        # How many others had jobs between two moments.
+        # How many had jobs between two moments that a viewer may not know.
         "lowtide_people(since double precision, until double precision)": (
             READER,
             "RETURNS bigint LANGUAGE sql STABLE",
             f'SELECT count(DISTINCT "user") FROM {jobs} WHERE last_seen >= since '  # noqa: S608
             f"AND coalesce(started, first_seen) <= until "
-            f'AND "user" <> {_WHO} AND "user" IN (SELECT "user" FROM {schema.members.name})',
+            f'AND "user" <> {_WHO} AND NOT coalesce({_among(KNOWS)}, false) '
+            f'AND "user" IN (SELECT "user" FROM {schema.members.name})',
         ),
         # What enough others wait for.
         "lowtide_queue(moment double precision, enough bigint)": (
@@ -181,7 +182,7 @@ def _queue(dialect: sa.Dialect) -> str:
     """Return the question for what others wait for, which is put to files as it stands."""
     question = of_others(
         sa.literal_column("moment", sa.Double),
-        sa.literal_column(f"({_MINE} OR {_among(LEADS)})", sa.Boolean),
+        sa.literal_column(f"({_MINE} OR {_among(KNOWS)})", sa.Boolean),
         # Whatever somebody should ask: a sum of one user is that user.
         sa.literal_column("greatest(enough, 2)", sa.BigInteger),
     ).where(sa.literal_column(f"({_WHO} IS NOT NULL AND {_ONLY} IS NULL)", sa.Boolean))
@@ -196,11 +197,13 @@ def for_viewer(
     sees_all: bool,
     leads: frozenset[str],
     member: frozenset[str],
+    knows: frozenset[str],
     only: str = "",
 ) -> Database:
     """Return a database that, on a server, gives what a viewer may see and nothing else.
 
     Args:
+        knows: The accounts that are none of the others'.
         only: The `ref` of the one job that they may see; empty for no such limit.
     """
     settings = {
@@ -208,6 +211,7 @@ def for_viewer(
         WHO: user,
         LEADS: BETWEEN.join(sorted(leads)),
         MEMBER: BETWEEN.join(sorted(member)),
+        KNOWS: BETWEEN.join(sorted(knows)),
         ONLY: only,
     }
 

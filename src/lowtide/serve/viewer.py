@@ -82,11 +82,13 @@ class Rights:
     Attributes:
         leads: The accounts whose jobs they may see, as `CLUSTER/ACCOUNT`, those below included.
         member: The accounts whose sums they may see.
+        knows: The accounts whose jobs they may see by other means than they came with.
     """
 
     role: Role = "user"
     leads: frozenset[str] = frozenset()
     member: frozenset[str] = frozenset()
+    knows: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Viewer:
             sees_all=self.sees_all,
             leads=rights.leads,
             member=rights.member,
+            knows=rights.leads | rights.knows,
             only=self.only,
         )
 
@@ -415,13 +418,13 @@ class Viewer:
         return [each for each in spans if each[1][0] <= end and each[1][1] >= start]
 
     def _others(self, start: float, end: float) -> int:
-        """Return how many others had jobs between two moments."""
+        """Return how many had jobs between two moments that the viewer may not know."""
         if self.database.is_file:
             begins = sa.func.coalesce(jobs.c.started, jobs.c.first_seen)
             question = sa.select(sa.func.count(jobs.c.user.distinct())).where(
                 jobs.c.last_seen >= start,
                 begins <= end,
-                jobs.c.user != self.user,
+                sa.not_(sa.func.coalesce(self.may_know(jobs), sa.false())),
                 # Whom a node alone names may be nobody.
                 jobs.c.user.in_(sa.select(members.c.user)),
             )
@@ -511,6 +514,15 @@ class Viewer:
         if self.sees_all:
             return sa.true()
         return sa.or_(table.c.user == self.user, among(table, self.rights.leads))
+
+    def may_know(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        """Return whose rows may be seen by this viewer, however they come.
+
+        What is told of others is told without these: or else it, less what they see by another
+        token, would be what one of the others did.
+        """
+        known = self.rights.leads | self.rights.knows
+        return sa.or_(table.c.user == self.user, among(table, known))
 
     def found(self, row: Mapping[str, Any]) -> VisibleJob:
         """Return a job that may be seen, from its row."""

@@ -97,19 +97,19 @@ def summed_up(*which: sa.ColumnElement[bool]) -> sa.Select[Any]:
 
 def of_others(
     moment: sa.ColumnElement[float],
-    mine: sa.ColumnElement[bool],
+    known: sa.ColumnElement[bool],
     least: sa.ColumnElement[int],
 ) -> sa.Select[Any]:
     """Return the question for what enough others wait for.
 
     Args:
-        mine: Which jobs are none of the others'.
+        known: Which jobs are none of the others'.
         least: How many others have to be in a sum.
     """
     # Whom a node alone names may be nobody.
     named = jobs.c.user.in_(sa.select(members.c.user))
     others = sa.func.count(sa.case((named, jobs.c.user)).distinct())
-    return summed_up(waits_at(moment), sa.not_(sa.func.coalesce(mine, sa.false()))).having(
+    return summed_up(waits_at(moment), sa.not_(sa.func.coalesce(known, sa.false()))).having(
         others >= least
     )
 
@@ -140,7 +140,7 @@ def queue_of(viewer: Viewer) -> QueueState:
 def _others(viewer: Viewer, moment: float) -> sa.Executable:
     if viewer.database.is_file:
         least = sa.literal(viewer.least_users)
-        return of_others(sa.literal(moment), viewer.may_see(jobs), least)
+        return of_others(sa.literal(moment), viewer.may_know(jobs), least)
     return sa.text("SELECT * FROM lowtide_queue(:moment, :enough)").bindparams(
         moment=moment, enough=viewer.least_users
     )
