@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import math
+import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ AUDIENCES: tuple[Audience, ...] = ("public", "viewer", "staff", "node", "link")
 _SAFE = ("GET", "HEAD")
 # What a proxy shows to be believed.
 PROOF = "x-lowtide-secret"
+# A name or an address, and a port: whatever else stands there would be in addresses that we make.
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@]+)(:[0-9]{1,5})?", re.IGNORECASE)
 _MOST_FORM_BYTES = 10_000
 _RETRY_S = 30
 _POLICY = (
@@ -300,8 +303,8 @@ class Gate:
     async def _stopped(self, scope: Scope, receive: Receive) -> Response | Receive:
         """Return why a request goes no further, or else what it is read by."""
         headers = Headers(scope=scope)
-        host = headers.get("host", "").rsplit(":", 1)[0].strip("[]").lower()
-        if host not in self._hosts:
+        host = _HOST.fullmatch(headers.get("host", ""))
+        if host is None or host[1].strip("[]").lower() not in self._hosts:
             return self._refuse(scope, 421)
         audience, named = self._door(scope)
         if audience is None:
@@ -369,7 +372,11 @@ class Gate:
         if "//" in path or "/../" in f"{path}/" or "%2f" in raw or "%5c" in raw or "\0" in path:
             return None, {}
         for route in self._routes:
-            match, found = route.matches(scope)
+            try:
+                match, found = route.matches(scope)
+            except ValueError:
+                # A number of more figures than Python reads is that of nothing.
+                return None, {}
             if match is Match.FULL:
                 return audience_of(route), found.get("path_params", {})
         return None, {}

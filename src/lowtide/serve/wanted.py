@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from lowtide.errors import UnknownName
+from lowtide.errors import InvalidInput, UnknownName
 from lowtide.hindsight.waste import LEAST_S, ZOMBIE_S
 from lowtide.serve.schema import is_renamed, jobs
 from lowtide.states import STATES
+
+# SQLite refuses to look for much more.
+_LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,8 @@ class Wanted:
         for state in self.states:
             if state not in STATES:
                 raise UnknownName("state", state, STATES)
+        if max(map(len, (self.host, self.name, self.job))) > _LONGEST:
+            raise InvalidInput(f"jobs are looked for by {_LONGEST} characters at most")
 
     def rules(self) -> Iterator[sa.ColumnElement[bool]]:
         """Yield what a row has to be."""
