@@ -23,6 +23,7 @@ from lowtide.serve.tokens import (
     READ_ALL,
     READ_OWN,
     SHARE,
+    TokenLine,
     end_all,
     list_tokens,
     make_token,
@@ -188,6 +189,52 @@ def test_what_opens_nothing_is_told_alike(one: World) -> None:
     # Nor does it depend on who comes.
     for who in ("ada", "adam", "bob", "cy"):
         assert one.get(who, other) == one.client.get(other)
+
+
+def test_a_link_is_no_token_on_any_route(one: World) -> None:
+    """Shown as one, or as a session's cookie, it opens what nothing at all opens."""
+    bob = Browser.of(one, "bob")
+    [ref, *_] = refs(one, "bob")
+    key = bob.share(ref).rpartition("/")[2]
+    there = {
+        "ref": ref, "key": key, "name": "n1", "host": "n1", "cluster": CLUSTER, "account": "chem",
+        "month": "2023-11",
+    }  # fmt: skip
+    tried = 0
+    for route in one.client.app._routes:  # type: ignore[attr-defined]
+        path = re.sub(r"{([^}:]*)[^}]*}", lambda found: there.get(found[1], "1"), route.path)
+        for method in ("GET", "POST", "PUT", "DELETE"):
+            without = one.client.ask(method, path)
+            for headers in (
+                {"authorization": f"Bearer {key}"},
+                {"authorization": f"Basic {key}"},
+                {"cookie": f"lowtide={key}"},
+            ):
+                tried += 1
+                assert one.client.ask(method, path, **headers) == without, (method, path, headers)
+    assert tried > 400
+
+
+def test_somebody_has_so_many_links_at_once(one: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines() -> list[TokenLine]:
+        found = list_tokens(one.keeper.database, owner="lea", now=NOW)
+        return [each for each in found if each.shares]
+
+    most = len(lines()) + 3
+    monkeypatch.setattr("lowtide.serve.sharing.MOST_LINKS", most)
+    browser = Browser.of(one, "lea")
+    [ref, *_] = refs(one, "lea")
+    made = [browser.share(ref, 1) for _ in range(3)]
+    refused = browser.post(f"/jobs/{ref}/links", days="7")
+    assert refused.status == 400
+    assert len(lines()) == most
+    assert f"{most} links of yours are good" in html.unescape(refused.body.decode())
+    # Others have theirs, and one that is ended makes room.
+    Browser.of(one, "ada").share(refs(one, "ada")[0])
+    assert browser.post(f"/settings/tokens/{lines()[0].number}").status == 200
+    made.append(browser.share(ref))
+    assert len(set(made)) == 4
+    assert browser.post(f"/jobs/{ref}/links", days="7").status == 400
 
 
 def test_a_link_opens_no_other_door(one: World) -> None:

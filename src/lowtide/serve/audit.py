@@ -35,7 +35,8 @@ def write_look(
     if rows and every_s:
         of = audit.c
         same = [of[name] == value for name, value in named.items()]
-        late = sa.select(of.owner).where(*same, of.time > now - every_s)
+        whose = of.owner.in_([row["owner"] for row in rows])
+        late = sa.select(of.owner).where(*same, whose, of.time > now - every_s)
         with database.reading() as connection:
             known = set(connection.execute(late).scalars())
         rows = [row for row in rows if row["owner"] not in known]

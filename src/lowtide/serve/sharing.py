@@ -14,6 +14,8 @@ from lowtide.serve.viewer import Viewer, VisibleJob
 
 # For how many days a link may be good.
 DAYS = (1, 7, 30)
+# So many of somebody's are good at once: each may be asked for at a pace of its own.
+MOST_LINKS = 100
 _DAY_S = 86400.0
 # What the same link shows again is written down once in so long a time.
 _AGAIN_S = 3600.0
@@ -36,6 +38,10 @@ def make_job_link(viewer: Viewer, found: VisibleJob, days: str) -> str:
     if days not in map(str, DAYS):
         raise InvalidInput(
             f"a link is good for {', '.join(map(str, DAYS[:-1]))} or {DAYS[-1]} days"
+        )
+    if len(links_of(viewer)) >= MOST_LINKS:
+        raise InvalidInput(
+            f"{MOST_LINKS} links of yours are good, which is the most: end some under Settings"
         )
     return make_token(
         viewer.database,
