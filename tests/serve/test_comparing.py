@@ -124,9 +124,9 @@ def test_runs_that_are_alike_are_seldom_beyond_chance(some: VisibleJob) -> None:
     [
         ([5e6], [6e6], ("1.389 kWh", "1.667 kWh", "+0.2778 kWh", "", "+20 %")),
         ([6e6], [5e6, 5.5e6], ("1.667 kWh", "", "-0.2083 kWh", "", "-12.5 %")),
-        ([5e6, 5e6], [5e6, 5e6], ("1.389 kWh", "1.389 kWh", "+0 kWh", "", "0 %")),
+        ([5e6, 5e6], [5e6, 5e6], ("1.389 kWh", "1.389 kWh", "0 kWh", "", "0 %")),
         ([math.nan], [5e6], ("---", "1.389 kWh", "---", "", "---")),
-        ([math.nan, 5e6], [5e6], ("1.389 kWh, of 1", "1.389 kWh", "+0 kWh", "", "0 %")),
+        ([math.nan, 5e6], [5e6], ("1.389 kWh, of 1", "1.389 kWh", "0 kWh", "", "0 %")),
     ],
 )
 def test_of_one_run_no_interval_is_made_up(

@@ -180,7 +180,7 @@ def _row(
         each.replace(" ", _NO_BREAK)
         for each in write([known(one), told[0], known(two), told[1], known(two - one), low, high])
     ]
-    difference = texts[4] if two - one < 0 or texts[4] == MISSING else f"+{texts[4]}"
+    difference = f"+{texts[4]}" if two > one and texts[4] != MISSING else texts[4]
     verdict = ""
     if half is not None:
         difference += f" ({texts[5]} to{_NO_BREAK}{texts[6]})"
