@@ -147,7 +147,7 @@ def _make_functions(connection: sa.Connection) -> None:
             "RETURNS bigint LANGUAGE sql STABLE",
             f'SELECT count(DISTINCT "user") FROM {jobs} WHERE last_seen >= since '  # noqa: S608
             f"AND coalesce(started, first_seen) <= until "
-            f'AND "user" <> {_WHO} AND NOT coalesce({_among(KNOWS)}, false) '
+            f'AND {_ONLY} IS NULL AND "user" <> {_WHO} AND NOT coalesce({_among(KNOWS)}, false) '
             f'AND "user" IN (SELECT "user" FROM {schema.members.name})',
         ),
         # What enough others wait for.
