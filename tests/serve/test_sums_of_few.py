@@ -195,6 +195,23 @@ def test_no_difference_of_sums_is_of_a_few(tmp_path: Path, seed: int) -> None:
     assert any(answers[0])
 
 
+def test_who_leads_another_cluster_s_account_is_told_a_part(tmp_path: Path) -> None:
+    """Accounts of two clusters may have one name: who leads the one does not lead the other."""
+    these: list[Part] = [(FIRST, "big", "ada", 7.0), (FIRST, "big", "u1", 50.0)]
+    with kept(str(tmp_path / "c.sqlite"), these) as database:
+        for leads, wanted, partial in (
+            ({"alps/big"}, {}, False),
+            ({"alps/big"}, {"cluster": "alps"}, False),
+            ({"sea/big"}, {"cluster": "alps"}, True),
+            ({"sea/big"}, {}, True),
+        ):
+            rights = Rights(leads=frozenset(leads), member=frozenset({"alps/big", *leads}))
+            viewer = Viewer(database, "ada", rights, LATER)
+            [row] = viewer.usage("account", start=EDGES[0], end=EDGES[1], wanted=wanted)
+            assert row["partial"] is partial, (leads, wanted)
+            assert row["energy_j"] == (7.0 if partial else 57.0)
+
+
 MANY = tuple(Deed(30 + n, f"u{n}", "chem", 3 * n, 40 + 3 * n, 60.0 + n) for n in range(5))
 
 
