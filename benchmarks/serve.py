@@ -40,7 +40,8 @@ from lowtide.serve.ledger import ref_of
 from lowtide.serve.overview import WasteBook
 from lowtide.serve.settings import Exempt
 from lowtide.serve.tokens import READ_ALL, begin_session, make_token, node_scope
-from lowtide.serve.viewer import Rights, Viewer, Wanted
+from lowtide.serve.viewer import Rights, Viewer
+from lowtide.serve.wanted import Wanted
 from lowtide.store.bulk import insert_rows
 from lowtide.store.database import Database
 from lowtide.store.pieces import Piece, seal, unseal

@@ -628,6 +628,8 @@ def test_the_centre_is_set_up_as_its_settings_say(runs: Runs) -> None:
     assert "server_name energy.example.org;" in site
     assert f"proxy_pass http://{runs.control.centre_address};" in site
     assert 'proxy_set_header X-Lowtide-Secret "";' in site
+    # No log has the addresses that open something for whoever knows them.
+    assert re.search(r"location ~ \^/\(shared\|enter\|stop\)/ \{\s+access_log off;", site)
 
 
 @pytest.mark.parametrize("host", REFUSED_CENTRES)

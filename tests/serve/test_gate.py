@@ -37,6 +37,7 @@ DOORS = {
     "/api/v1/nodes/{name}/steps": "viewer",
     "/api/v1/openapi.json": "viewer",
     "/api/v1/plans": "viewer",
+    "/api/v1/queue": "viewer",
     "/api/v1/synthetic": "viewer",
     "/api/v1/table": "viewer",
     "/api/v1/token": "viewer",
@@ -51,6 +52,7 @@ DOORS = {
     "/ingest/v1/{cluster}/{host}/{incarnation}/{seq:int}": "node",
     "/jobs": "viewer",
     "/jobs/{ref}": "viewer",
+    "/jobs/{ref}/links": "viewer",
     "/leave": "viewer",
     "/login": "public",
     "/looks": "viewer",
@@ -66,6 +68,7 @@ DOORS = {
     "/settings/mails": "viewer",
     "/settings/tokens": "viewer",
     "/settings/tokens/{number:int}": "viewer",
+    "/shared/{key}": "link",
     "/static": "public",
     "/stop/{key}": "public",
     "/usage": "viewer",
@@ -73,6 +76,7 @@ DOORS = {
     "/when": "viewer",
 }
 POSTED = ("/leave", "/settings/mails", "/settings/tokens", "/settings/tokens/{number:int}")
+POSTED += ("/jobs/{ref}/links",)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +126,10 @@ def test_doors_are_shut_to_those_they_are_not_for(one: World, path: str) -> None
         assert (nobody.status, ada.status) == (401, 404)
         # The door is open to it, and it is not the node that the path names.
         assert node.status == 404
+    if DOORS[path] == "link":
+        # Who comes with anything but a link is told nothing, whoever they are.
+        assert nobody.status == 404
+        assert nobody == node == ada == one.get("adam", target)
     for answer in (nobody, node, ada):
         assert answer.status < 500
         for name, value in HEADERS.items():
@@ -187,8 +195,36 @@ def test_nobody_is_believed_by_a_header(one: World, headers: dict[str, str]) -> 
     assert mine.json()["role"] == "user"
 
 
+def test_a_number_longer_than_any_is_that_of_nothing(one: World) -> None:
+    browser = _Browser(one, "ada")
+    long = "9" * 5000
+    form = f"form_key={browser.form_key()}".encode()
+    for method, path in (
+        ("POST", f"/settings/tokens/{long}"),
+        ("GET", f"/settings/tokens/{long}"),
+        ("PUT", f"/ingest/v1/alps/n1/abc/{long}"),
+    ):
+        assert one.client.ask(method, path, body=form, cookie=browser.cookie).status == 404
+        assert one.client.ask(method, path, body=form).status == 404
+
+
+def test_nobody_looks_for_a_whole_book(one: World) -> None:
+    """What a database would refuse to look for is a question that cannot be understood."""
+    for query in ("name", "host", "job"):
+        for page in ("/jobs", "/compare", "/api/v1/jobs"):
+            if page == "/compare" and query != "name":
+                continue
+            for many in (1000, 1001, 60_000):
+                found = one.client.get(f"{page}?{query}={'x' * many}", authorization=_token(one))
+                assert found.status == (200 if many == 1000 else 400), (page, query, many)
+
+
 def test_other_names_are_not_answered_to(one: World) -> None:
     for host in ("evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example"):
+        assert one.client.get("/", host=host).status == 421
+    # Nor to a name of ours with something else behind it, which would be in links that we make.
+    for more in (":1@evil.example", ":x", ":8470/evil", ":", ":8470:8470", ":٨", "@evil.example"):
+        host = f"127.0.0.1{more}".encode().decode("latin-1")
         assert one.client.get("/", host=host).status == 421
 
 

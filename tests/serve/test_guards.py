@@ -193,6 +193,21 @@ def test_what_nodes_send_is_written_by_who_may_write_no_more(one: World, tmp_pat
             connection.execute(change)
 
 
+def test_what_is_done_for_a_viewer_reads_no_tables_of_theirs(one: World) -> None:
+    """A table of their own, where theirs are found first, is not the one that is counted."""
+    with viewer(one.keeper.database, "ada").reading() as connection:
+        asked = f"SELECT {connection.exec_driver_sql('SELECT current_schema()').scalar()}."
+        asked += "lowtide_people(0, 1e12)"
+        known = connection.exec_driver_sql(asked).scalar()
+        assert known > 1
+        for table in (schema.jobs, schema.members):
+            made = f"CREATE TEMPORARY TABLE {table.name} (LIKE {table.name}) ON COMMIT DROP"
+            connection.exec_driver_sql(made)
+        connection.exec_driver_sql("SET LOCAL search_path = pg_temp, pg_catalog")
+        assert connection.exec_driver_sql(f"SELECT count(*) FROM {schema.jobs.name}").scalar() == 0
+        assert connection.exec_driver_sql(asked).scalar() == known
+
+
 def test_others_of_the_server_keep_their_rights(one: World) -> None:
     """A watcher that writes to the server directly, as a user of its own, goes on as before."""
     database = one.keeper.database

@@ -20,7 +20,8 @@ from lowtide.serve.kept_looks import keep_looks
 from lowtide.serve.pages import Pages
 from lowtide.serve.retention import grow_coarser
 from lowtide.serve.settings import KeepSettings
-from lowtide.serve.viewer import Rights, Viewer, VisibleJob, Wanted
+from lowtide.serve.viewer import Rights, Viewer, VisibleJob
+from lowtide.serve.wanted import Wanted
 from lowtide.store.database import Database
 from lowtide.store.tables import chunks
 from support.nightly import drawn

@@ -12,7 +12,8 @@ from lowtide.serve import schema
 from lowtide.serve.ingest import take_facts
 from lowtide.serve.kept_looks import keep_looks, kept_look, pack, unpack
 from lowtide.serve.kept_waste import keep_findings, kept_findings
-from lowtide.serve.viewer import Rights, Viewer, VisibleJob, Wanted
+from lowtide.serve.viewer import Rights, Viewer, VisibleJob
+from lowtide.serve.wanted import Wanted
 from lowtide.store.database import Database
 from lowtide.store.tables import chunks
 from support.nightly import drawn

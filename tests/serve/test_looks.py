@@ -53,6 +53,7 @@ OF_NOBODY = {
             "/api/v1/nodes/{name}",
             "/api/v1/synthetic",
             "/api/v1/grid",
+            "/api/v1/queue",
         ),
         "nodes as everybody is told of them, and the site as a whole",
     ),
@@ -63,6 +64,8 @@ OF_NOBODY = {
     **dict.fromkeys(
         ("/enter/{key}", "/leave", "/stop/{key}", "/api/v1/token"), "doors, that show nothing"
     ),
+    "/jobs/{ref}/links": "a form, and nobody's but whose job it is",
+    "/shared/{key}": "what its maker shows of theirs, as in `test_sharing`",
     **dict.fromkeys(
         ("/settings/mails", "/settings/tokens", "/settings/tokens/{number:int}"),
         "forms of the staff's own settings",

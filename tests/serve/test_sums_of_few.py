@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from lowtide.errors import InvalidInput
 from lowtide.serve import schema
 from lowtide.serve.settings import Account, Settings
+from lowtide.serve.tokens import SCOPES, make_token
 from lowtide.serve.viewer import Rights, Viewer
 from lowtide.store.database import Database
 from support.nightly import drawn
@@ -194,6 +195,23 @@ def test_no_difference_of_sums_is_of_a_few(tmp_path: Path, seed: int) -> None:
     assert any(answers[0])
 
 
+def test_who_leads_another_cluster_s_account_is_told_a_part(tmp_path: Path) -> None:
+    """Accounts of two clusters may have one name: who leads the one does not lead the other."""
+    these: list[Part] = [(FIRST, "big", "ada", 7.0), (FIRST, "big", "u1", 50.0)]
+    with kept(str(tmp_path / "c.sqlite"), these) as database:
+        for leads, wanted, partial in (
+            ({"alps/big"}, {}, False),
+            ({"alps/big"}, {"cluster": "alps"}, False),
+            ({"sea/big"}, {"cluster": "alps"}, True),
+            ({"sea/big"}, {}, True),
+        ):
+            rights = Rights(leads=frozenset(leads), member=frozenset({"alps/big", *leads}))
+            viewer = Viewer(database, "ada", rights, LATER)
+            [row] = viewer.usage("account", start=EDGES[0], end=EDGES[1], wanted=wanted)
+            assert row["partial"] is partial, (leads, wanted)
+            assert row["energy_j"] == (7.0 if partial else 57.0)
+
+
 MANY = tuple(Deed(30 + n, f"u{n}", "chem", 3 * n, 40 + 3 * n, 60.0 + n) for n in range(5))
 
 
@@ -230,6 +248,26 @@ def test_what_all_nodes_draw_is_told_of_enough(few_and_many: tuple[World, World]
     opened = replace(few.keeper, settings=replace(few.keeper.settings, cluster_totals="all"))
     asking = replace(few, client=replace(few.client, app=_app(opened)))
     assert b"W = nodes" in asking.get("nobody", "/cluster").body
+
+
+def test_what_all_nodes_draw_less_what_one_sees_is_nobodys(
+    few_and_many: tuple[World, World], place: str, tmp_path: Path
+) -> None:
+    """Who leads an account counts none of it among the others, by whichever token they ask."""
+    made = few_and_many[1]
+    people = replace(made.keeper.settings.accounts["chem"], leads=("lee",))
+    accounts = {**made.keeper.settings.accounts, "chem": people}
+    with world(place, tmp_path, (*BOBS["many"], *MANY), accounts=accounts) as one:
+        then = replace(one.keeper, clock=lambda: NOW - 2700.0)
+        asking = replace(one, client=replace(one.client, app=_app(then)))
+        for who in ("lee", "nobody"):
+            for scope in SCOPES:
+                token = make_token(
+                    one.keeper.database, owner=who, scope=scope, lasts_s=1e6, now=START
+                )
+                page = asking.client.get("/cluster", authorization=f"Bearer {token}").body
+                # There is ada, and hardly anybody else: beside chem's six.
+                assert (b"W = nodes" in page) == (who == "nobody"), (who, scope)
 
 
 def _app(keeper: Any) -> Any:

@@ -36,11 +36,13 @@ PATHS = (
     *("/waste", "/api/v1/waste", "/projects", "/projects/alps/phys", "/projects/alps/chem"),
     *("/projects/chem", "/projects/{ref}", "/reports", "/reports/2023-11.parquet", "/settings"),
     *("/compare", "/when", "/method", "/health", "/audit", "/stop/{ref}", "/login"),
+    *("/shared/{ref}", "/shared/{ref}.csv", "/shared/", "/jobs/{ref}/links"),
     *(
         "/compare?a={ref}&b={ref}",
         "/when?like={ref}",
         "/settings/tokens/1",
         "/api/v1/grid",
+        "/api/v1/queue",
         "/api/v1/plans?like={ref}",
         "/api/v1/tokens",
     ),
@@ -49,7 +51,15 @@ PATHS = (
     *("/api/v1/nodes/{node}/course", "/api/v1/nodes/{node}/steps"),
 )
 POSTS = ("/leave", "/settings/mails", "/settings/tokens", "/settings/tokens/{number}")
-POSTS += ("/stop/{ref}", "/enter/{ref}", "/jobs", "/api/v1/jobs", "/nodes/{node}")
+POSTS += (
+    "/jobs/{ref}/links",
+    "/shared/{ref}",
+    "/stop/{ref}",
+    "/enter/{ref}",
+    "/jobs",
+    "/api/v1/jobs",
+    "/nodes/{node}",
+)
 VALUES = {
     "user": ("bob%00", "bob", "ada", "bob,ada", "b%", "*", "' OR '1'='1", "bob\0", ""),
     "account": ("chem", "phys", "quark", "chem' --", "%"),
@@ -202,7 +212,7 @@ def test_what_is_not_yours_is_not_there(worlds: dict[str, World]) -> None:
         places = re.findall(r"{([^}]*)}", route.path)
         if not places or set(places) & set(OPEN):
             continue
-        method = "POST" if "settings" in route.path else "GET"
+        method = "GET" if "GET" in (getattr(route, "methods", None) or ("GET",)) else "POST"
         for who in ("ada", "cy", "lea", "nobody", None, "sue, for her own"):
             if "account" in places and who == "cy":
                 # Cy is in chem, and is told that it is there.

@@ -12,7 +12,10 @@ import pytest
 
 from lowtide.errors import NoAccounting, NoSuchJob, NoSuchNode, SlurmProblem, SlurmSilent
 from lowtide.monitor.snapshot import JobFacts
+from lowtide.serve.ingest import take_facts
+from lowtide.serve.viewer import Rights, Viewer
 from lowtide.slurm import SlurmClient
+from support.pushed import centre
 from support.slurm import ask
 
 pytestmark = [pytest.mark.alone, pytest.mark.slurm]
@@ -31,7 +34,9 @@ def seen(look: Callable[[], JobFacts | None], is_so: Callable[[JobFacts], bool])
     return facts
 
 
-def test_a_real_slurm(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_slurm(
+    slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name, value in slurm.items():
         monkeypatch.setenv(name, value)
     client = SlurmClient(timeout_s=10)
@@ -69,6 +74,24 @@ def test_a_real_slurm(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
     for name in (second.nodes[0], f"{second.nodes[0]}.example.org", "n1,n2", "c1,n1,n2"):
         told = {facts.job_id: facts for facts in SlurmClient(node=name).queue()}
         assert told[again] == second
+    # What waits tells what it asked for, whoever is asked.
+    wide = submit(slurm, "--hold", "-N", "2", "-n", "4")
+    held = of(wide)
+    assert held is not None
+    assert (held.state, held.nodes_asked, held.cpus, held.nodes) == ("pending", 2, 4, ())
+    assert (again, second.nodes_asked) == (second.job_id, None)
+    for told_by in (client.waiting().facts, client.job(wide)):
+        [same] = [each for each in told_by if each.job_id == wide]
+        assert (same.nodes_asked, same.cpus, same.submitted) == (2, 4, held.submitted)
+    with centre(str(tmp_path / "centre.sqlite")) as database:
+        take_facts(database, client.queue(), now=time.time())
+        state = Viewer(database, "", Rights(role="owner"), time.time()).queue()
+        [line] = [each for each in state.lines if each.partition == held.partition]
+        assert (line.jobs, line.nodes, line.cpus, line.gpus) == (1, 2, 4, 0)
+        assert 0 <= line.wait_s < 60
+        ask(slurm, "scancel", wide)
+        take_facts(database, client.queue(), now=time.time())
+        assert not Viewer(database, "", Rights(role="owner"), time.time()).queue().lines
     # Never for all jobs of the cluster where it does not know the node.
     answer = SlurmClient(node="stranger").facts()
     assert (answer.facts, answer.is_whole) == ([], False)

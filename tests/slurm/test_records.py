@@ -247,6 +247,8 @@ def test_accounting() -> None:
     assert (lost.state, lost.started, lost.restarts) == ("node_fail", 950, None)
     assert (again.state, again.started, again.ended, again.restarts) == ("running", 990, None, 1)
     assert (waiting.state, waiting.cpus, waiting.nodes) == ("pending", 4, ())
+    # Of what has nodes it is these that count.
+    assert [each.nodes_asked for each in (again, waiting)] == [None, 1]
 
 
 def test_every_state_is_one_of_ours(queue: dict[str, JobFacts]) -> None:

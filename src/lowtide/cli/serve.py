@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from lowtide.serve.settings import Settings
     from lowtide.store.database import Database
 
-# How often a machine's own store is looked at, a centre looked after, and who is who asked.
+# How often a machine's own store is looked at, a centre looked after, and who is who asked; and
+# how often what nodes did on days that are over.
 _LOOK_S = 10.0
 _LOOK_AFTER_S = 60.0
 _PEOPLE_S = 300.0
+_IDLE_S = 600.0
 # How many pieces are brought over before the first page is shown.
 _FIRST_PIECES = 200
 _YEAR_S = 365 * 86400.0
@@ -327,9 +329,9 @@ def _centre(place: str | None, settings: Settings) -> Iterator[Doorkeeper]:
 def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[[], None]]:
     """Give what a centre does every minute.
 
-    It closes what nobody hears of, works out what pages of large jobs and of waste show, makes old
-    courses coarser, and asks Slurm who is who and what became of jobs: once for the cluster, and
-    not from each node.
+    It closes what nobody hears of, works out what pages of large jobs, of waste, and of projects
+    with nodes of their own show, makes old courses coarser, and asks Slurm who is who and what
+    became of jobs: once for the cluster, and not from each node.
     """
     import time
     from dataclasses import replace
@@ -338,6 +340,7 @@ def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[
     from lowtide.serve.kept_looks import keep_looks
     from lowtide.serve.kept_waste import keep_findings
     from lowtide.serve.ledger import close_stale, last_end
+    from lowtide.serve.node_idle import keep_idle
     from lowtide.serve.people import Roster
     from lowtide.serve.retention import grow_coarser
     from lowtide.slurm.client import SlurmClient
@@ -349,17 +352,20 @@ def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[
         since = last_end(database, settings.cluster)
         source = FactsSource(client=client, every_s=_LOOK_AFTER_S, since=since, say=warn)
         source.open()
-    people_due = 0.0
+    people_due = idle_due = 0.0
 
     def put(facts: Sequence[JobFacts]) -> None:
         named = [replace(each, cluster=each.cluster or settings.cluster) for each in facts]
         take_facts(database, named, now=time.time())
 
     def look() -> None:
-        nonlocal people_due
+        nonlocal people_due, idle_due
         close_stale(database, now=time.time())
         keep_looks(database, now=time.time())
         keep_findings(database, now=time.time())
+        if time.monotonic() >= idle_due:
+            idle_due = time.monotonic() + _IDLE_S
+            keep_idle(database, settings, now=time.time())
         grow_coarser(database, settings.keep, now=time.time())
         if source is not None:
             source.hand_over(put)

@@ -217,6 +217,7 @@ class JobFacts:
         cpus: CPUs that it asked for, over all nodes.
         memory_bytes: Memory that it asked for, over all nodes.
         gpus: GPUs that it asked for, over all nodes.
+        nodes_asked: How many nodes it asked for, of one that waits.
         exit_code: The program's exit status.
         restarts: How often it was requeued before this start.
         comment: What the user wrote beside it.
@@ -241,6 +242,7 @@ class JobFacts:
     cpus: float | None = None
     memory_bytes: float | None = None
     gpus: float | None = None
+    nodes_asked: float | None = None
     exit_code: int | None = None
     restarts: int | None = None
     comment: str | None = None

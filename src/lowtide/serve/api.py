@@ -20,12 +20,14 @@ from starlette.responses import Response
 
 from lowtide.errors import InvalidInput
 from lowtide.files import parquet_of
+from lowtide.serve.budgets import Budgets
 from lowtide.serve.gate import for_whom
 from lowtide.serve.overview import WasteBook
 from lowtide.serve.planning import TOO_LITTLE, any_node, grid_ahead, next_job, options_of
 from lowtide.serve.remote_store import Question, node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
-from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
+from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob
+from lowtide.serve.wanted import Wanted
 from lowtide.store.records import Series, thinned
 
 MOST_POINTS = 2000
@@ -268,7 +270,10 @@ def usage(
     cluster: _Text = "",
     state: _Text = "",
 ) -> Response:
-    """Sum up what was used, by one thing; the last 30 days by default."""
+    """Sum up what was used, by one thing; the last 30 days by default.
+
+    By account it is told besides how these stand to their budgets in the period under way.
+    """
     viewer = viewer_of(request)
     last = viewer.now // 3600 * 3600 + 3600 if end is None else end
     first = last - 30 * _DAY_S if start is None else start
@@ -276,7 +281,34 @@ def usage(
     given["state"] = state
     wanted = {name: value for name, value in given.items() if value}
     rows = viewer.usage(by, start=first, end=last, wanted=wanted)
-    return answer({"by": by, "start": first, "end": last, "usage": rows})
+    budgets: Budgets = request.app.state.budgets
+    found = budgets.all(viewer, wanted) if by == "account" else []
+    return answer(
+        {
+            "by": by,
+            "start": first,
+            "end": last,
+            "usage": rows,
+            "budgets": [each.document() for each in found],
+        }
+    )
+
+
+@_get("/queue")
+def queue(request: Request) -> Response:
+    """Tell what waits, by partition: how many jobs, and what they asked for.
+
+    Who does not see all is told of what enough others wait for, at the end of the last full quarter
+    of an hour and to two figures, besides what they may see.
+    """
+    found = viewer_of(request).queue()
+    return answer(
+        {
+            "moment": found.moment,
+            "partial": found.partial,
+            "queue": [asdict(each) for each in found.lines],
+        }
+    )
 
 
 @_get("/waste")

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Scope
 
 from lowtide.errors import LowtideError, StoreProblem
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
+from lowtide.serve.budgets import Budgets
 from lowtide.serve.gate import Doorkeeper, Gate, for_whom
 from lowtide.serve.group_commit import GroupCommit
 from lowtide.serve.guards import for_ingest
@@ -91,6 +92,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         redirect_slashes=False,
     )
     app.state.waste = book = WasteBook(keeper.settings.exempt)
+    app.state.budgets = Budgets(keeper.settings)
     app.add_exception_handler(LowtideError, misasked)
     app.add_exception_handler(StoreProblem, come_again)
     app.add_exception_handler(HTTPException, refused)

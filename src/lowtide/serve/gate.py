@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hmac
 import math
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
@@ -35,6 +36,7 @@ from lowtide.serve.tokens import (
     READ_ALL,
     READ_OWN,
     READ_PROJECT,
+    SHARE,
     Pass,
     begin_session,
     end_session,
@@ -44,12 +46,15 @@ from lowtide.serve.tokens import (
 from lowtide.serve.viewer import Rights, Viewer
 from lowtide.store.database import Database
 
-# For everybody; for those who are known; for those who see all; for nodes.
-Audience = Literal["public", "viewer", "staff", "node"]
-AUDIENCES: tuple[Audience, ...] = ("public", "viewer", "staff", "node")
+# For everybody; for those who are known; for those who see all; for nodes; for whoever has a link
+# to one job.
+Audience = Literal["public", "viewer", "staff", "node", "link"]
+AUDIENCES: tuple[Audience, ...] = ("public", "viewer", "staff", "node", "link")
 _SAFE = ("GET", "HEAD")
 # What a proxy shows to be believed.
 PROOF = "x-lowtide-secret"
+# A name or an address, and a port: whatever else stands there would be in addresses that we make.
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@]+)(:[0-9]{1,5})?", re.IGNORECASE)
 _MOST_FORM_BYTES = 10_000
 _RETRY_S = 30
 _POLICY = (
@@ -206,7 +211,7 @@ class Doorkeeper:
         visibility = self.settings.project_visibility
         rights = rights_of(self.database, shown.owner, visibility=visibility)
         if shown.scope == READ_OWN:
-            rights = Rights()
+            rights = Rights(knows=rights.leads)
         elif shown.scope == READ_PROJECT:
             rights = Rights(leads=rights.leads, member=rights.member)
         return Viewer(
@@ -217,6 +222,20 @@ class Doorkeeper:
             least_users=self.settings.least_users,
             opens_totals=self.settings.cluster_totals == "all",
         )
+
+    def linked(self, key: str, *, now: float) -> tuple[Pass, Viewer] | None:
+        """Return what a link is, and who looks by it: its maker, at that job and nothing else.
+
+        What its maker may see of others is nothing here. Whose job it no longer is, it shows
+        nothing of.
+        """
+        found = None
+        if self.settings.share_links:
+            found = read_token(self.database, key, now=now, kinds=(SHARE,))
+        if found is None:
+            return None
+        ref = found.scope.removeprefix(SHARE)
+        return found, Viewer(self.database, found.owner, Rights(), now, only=ref)
 
 
 class Gate:
@@ -284,10 +303,10 @@ class Gate:
     async def _stopped(self, scope: Scope, receive: Receive) -> Response | Receive:
         """Return why a request goes no further, or else what it is read by."""
         headers = Headers(scope=scope)
-        host = headers.get("host", "").rsplit(":", 1)[0].strip("[]").lower()
-        if host not in self._hosts:
+        host = _HOST.fullmatch(headers.get("host", ""))
+        if host is None or host[1].strip("[]").lower() not in self._hosts:
             return self._refuse(scope, 421)
-        audience = self._audience(scope)
+        audience, named = self._door(scope)
         if audience is None:
             return self._refuse(scope, 404)
         if _has_nul(scope.get("query_string", b"")):
@@ -296,19 +315,27 @@ class Gate:
         state = scope.setdefault("state", {})
         shown = await to_thread.run_sync(partial(self._keeper.shown, scope, now=now))
         state["shown"] = shown
-        if shown is not None:
-            wait_s = self._pace.wait_s(shown.number or shown.owner)
-            if wait_s:
-                response = self._refuse(scope, 429)
-                response.headers["Retry-After"] = str(math.ceil(wait_s))
-                return response
+        who: Hashable = shown and (shown.number or shown.owner)
+        if who and (stopped := self._too_often(scope, who)):
+            return stopped
+        if audience == "link":
+            linked = await to_thread.run_sync(partial(self._keeper.linked, named["key"], now=now))
+            # Each link has a pace of its own, and so has each address that guesses.
+            who = ("guess", self._keeper.address(scope)) if linked is None else linked[0].number
+            if stopped := self._too_often(scope, who):
+                return stopped
+            if linked is None:
+                return self._refuse(scope, 404)
+            # Nothing but the link is looked at: whoever comes sees the same.
+            state["shown"], state["viewer"] = linked
+            return receive
         if scope["method"] not in _SAFE and audience != "node":
             # Who logs in may have an old session, and no form of it.
             session = None if audience == "public" else shown
-            stopped = await self._is_forged(headers, session, receive)
-            if stopped is None:
+            read_by = await self._is_forged(headers, session, receive)
+            if read_by is None:
                 return self._refuse(scope, 403)
-            receive = stopped
+            receive = read_by
         if audience == "public":
             return receive
         if shown is None:
@@ -328,18 +355,31 @@ class Gate:
         except ValueError:
             return False
 
-    def _audience(self, scope: Scope) -> Audience | None:
-        """Return for whom is what is asked for; None where nothing is there."""
+    def _too_often(self, scope: Scope, who: Hashable) -> Response | None:
+        """Return what somebody is told who asks too often; None where they do not."""
+        wait_s = self._pace.wait_s(who)
+        if not wait_s:
+            return None
+        response = self._refuse(scope, 429)
+        response.headers["Retry-After"] = str(math.ceil(wait_s))
+        return response
+
+    def _door(self, scope: Scope) -> tuple[Audience | None, Mapping[str, Any]]:
+        """Return for whom is what is asked for, None where nothing is there; and what is named."""
         path = scope["path"]
         raw = scope.get("raw_path", b"").decode("latin-1").lower()
         # What would be another place after one more reading is none of ours.
         if "//" in path or "/../" in f"{path}/" or "%2f" in raw or "%5c" in raw or "\0" in path:
-            return None
+            return None, {}
         for route in self._routes:
-            match, _ = route.matches(scope)
+            try:
+                match, found = route.matches(scope)
+            except ValueError:
+                # A number of more figures than Python reads is that of nothing.
+                return None, {}
             if match is Match.FULL:
-                return audience_of(route)
-        return None
+                return audience_of(route), found.get("path_params", {})
+        return None, {}
 
     async def _is_forged(
         self, headers: Headers, shown: Pass | None, receive: Receive

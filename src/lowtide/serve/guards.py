@@ -13,11 +13,14 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from lowtide.serve import schema
+from lowtide.serve.waiting import of_others
 from lowtide.store import tables
 from lowtide.store.database import Database
 
 READER, INGEST = "lowtide_web", "lowtide_ingest"
-SEES, WHO, LEADS, MEMBER = (f"lowtide.{name}" for name in ("sees", "user", "leads", "member"))
+SEES, WHO, LEADS, MEMBER, KNOWS, ONLY = (
+    f"lowtide.{name}" for name in ("sees", "user", "leads", "member", "knows", "only")
+)
 # Between the names in a setting; no name of Slurm's has it.
 BETWEEN = "\x1f"
 # Who cannot wait for longer has asked for too much.
@@ -41,6 +44,7 @@ _OF_JOB = f"EXISTS (SELECT 1 FROM {schema.jobs.name} AS seen WHERE seen.number =
 _RULES = {
     schema.jobs.name: f"{_MINE} OR {_among(LEADS)}",
     **{table.name: f"{_MINE} OR {_among(LEADS)} OR {_among(MEMBER)}" for table in schema.USAGE},
+    schema.node_idle.name: f"{_EVERY} OR {_among(LEADS)}",
     schema.audit.name: f"{_EVERY} OR owner = {_WHO}",
     schema.tokens.name: f"owner = {_WHO}",
     schema.members.name: f"{_MINE} OR {_among(MEMBER)}",
@@ -61,6 +65,24 @@ _RULES = {
     schema.quarantine.name: _EVERY,
     tables.hosts.name: _KNOWN,
     tables.synthetic_grids.name: _KNOWN,
+}
+# Who looks by a link to one job: read once for each question, and not for each row.
+_ONLY = f"(SELECT nullif(current_setting('{ONLY}', true), ''))"
+# What such a look is held to besides. Courses and the like are asked for by numbers, as above, and
+# what hangs on a job's row hangs on it here, too.
+_BY_LINK = {
+    schema.jobs.name: f"coalesce(ref = {_ONLY}, true)",
+    **dict.fromkeys(
+        (*(table.name for table in schema.USAGE), schema.audit.name, schema.tokens.name),
+        f"{_ONLY} IS NULL",
+    ),
+    **dict.fromkeys(
+        tuple(
+            table.name
+            for table in (schema.members, schema.accounts, schema.incarnations, schema.node_idle)
+        ),
+        f"{_ONLY} IS NULL",
+    ),
 }
 # Of tokens the reader is told all but what they are known by.
 _COLUMNS = {schema.tokens.name: "id, owner, scope, note, made, expires, used"}
@@ -89,6 +111,12 @@ def put_up(connection: sa.Connection) -> None:
         run(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY")
         run(f"DROP POLICY IF EXISTS lowtide_reads ON {name}")
         run(f"CREATE POLICY lowtide_reads ON {name} FOR SELECT TO {READER} USING ({rule})")
+        run(f"DROP POLICY IF EXISTS lowtide_link ON {name}")
+        if name in _BY_LINK:
+            run(
+                f"CREATE POLICY lowtide_link ON {name} AS RESTRICTIVE FOR SELECT TO {READER} "
+                f"USING ({_BY_LINK[name]})"
+            )
         # Others have the rights that they were granted, and no rows are kept from them.
         run(f"DROP POLICY IF EXISTS lowtide_others ON {name}")
         run(f"CREATE POLICY lowtide_others ON {name} USING (current_user <> '{READER}')")
@@ -115,13 +143,22 @@ def _make_functions(connection: sa.Connection) -> None:
             f"RETURNS SETOF {jobs} LANGUAGE sql STABLE",
             f"SELECT * FROM {jobs} WHERE NOT settled AND {_among(MEMBER)}",  # noqa: S608
         ),
-        # How many others had jobs between two moments.
+        # How many had jobs between two moments that a viewer may not know.
         "lowtide_people(since double precision, until double precision)": (
             READER,
             "RETURNS bigint LANGUAGE sql STABLE",
             f'SELECT count(DISTINCT "user") FROM {jobs} WHERE last_seen >= since '  # noqa: S608
             f"AND coalesce(started, first_seen) <= until "
-            f'AND "user" <> {_WHO} AND "user" IN (SELECT "user" FROM {schema.members.name})',
+            f'AND {_ONLY} IS NULL AND "user" <> {_WHO} AND NOT coalesce({_among(KNOWS)}, false) '
+            f'AND "user" IN (SELECT "user" FROM {schema.members.name})',
+        ),
+        # What enough others wait for.
+        "lowtide_queue(moment double precision, enough bigint)": (
+            READER,
+            'RETURNS TABLE ("partition" text, jobs bigint, arrays bigint, nodes double precision, '
+            "cpus double precision, gpus double precision, first double precision) "
+            "LANGUAGE sql STABLE",
+            _queue(connection.dialect),
         ),
         "lowtide_make_room(of_year integer, of_month integer)": (
             INGEST,
@@ -143,15 +180,41 @@ def _make_functions(connection: sa.Connection) -> None:
         run(f"GRANT EXECUTE ON FUNCTION {called} TO {role}")
 
 
+def _queue(dialect: sa.Dialect) -> str:
+    """Return the question for what others wait for, which is put to files as it stands."""
+    question = of_others(
+        sa.literal_column("moment", sa.Double),
+        sa.literal_column(f"({_MINE} OR {_among(KNOWS)})", sa.Boolean),
+        # Whatever somebody should ask: a sum of one user is that user.
+        sa.literal_column("greatest(enough, 2)", sa.BigInteger),
+    ).where(sa.literal_column(f"({_WHO} IS NOT NULL AND {_ONLY} IS NULL)", sa.Boolean))
+    compiled = question.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+    return str(compiled)
+
+
 def for_viewer(
-    database: Database, *, user: str, sees_all: bool, leads: frozenset[str], member: frozenset[str]
+    database: Database,
+    *,
+    user: str,
+    sees_all: bool,
+    leads: frozenset[str],
+    member: frozenset[str],
+    knows: frozenset[str],
+    only: str = "",
 ) -> Database:
-    """Return a database that, on a server, gives what a viewer may see and nothing else."""
+    """Return a database that, on a server, gives what a viewer may see and nothing else.
+
+    Args:
+        knows: The accounts that are none of the others'.
+        only: The `ref` of the one job that they may see; empty for no such limit.
+    """
     settings = {
         SEES: "all" if sees_all else "own",
         WHO: user,
         LEADS: BETWEEN.join(sorted(leads)),
         MEMBER: BETWEEN.join(sorted(member)),
+        KNOWS: BETWEEN.join(sorted(knows)),
+        ONLY: only,
     }
 
     def rule(connection: sa.Connection) -> None:

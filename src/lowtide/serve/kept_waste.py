@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from lowtide.errors import StoreProblem
 from lowtide.hindsight.waste import Finding, find_waste
 from lowtide.serve.schema import findings, jobs
-from lowtide.serve.viewer import Rights, Viewer, VisibleJob, Wanted
+from lowtide.serve.viewer import Rights, Viewer, VisibleJob
+from lowtide.serve.wanted import Wanted
 from lowtide.store.bulk import put_rows
 from lowtide.store.database import Database
 

@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from lowtide.serve.node_views import NodeNow
 from lowtide.serve.planning import Option
 from lowtide.serve.tokens import TokenLine
+from lowtide.serve.waiting import QueueLine
 from lowtide.store import JobRecord
 
 _Schema = dict[str, Any]
@@ -77,6 +78,14 @@ _WASTED = _table(
     **dict.fromkeys(("energy_j", "carbon_g", "core_s", "gpu_s", "byte_s"), _NUMBER),
 )
 
+_SPENDING = {**_table(budget=_NUMBER, used=_NUMBER, by_end=_NUMBER), "type": ["object", "null"]}
+_BUDGET = _table(
+    **dict.fromkeys(("cluster", "account", "per"), _TEXT),
+    **dict.fromkeys(("begins", "ends"), _NUMBER),
+    partial={"type": "boolean"},
+    **dict.fromkeys(("energy_j", "carbon_g"), _SPENDING),
+)
+
 # What each endpoint answers where it finds what was asked for.
 ANSWERS: Mapping[str, _Schema] = {
     "/api/v1/me": _table(user=_TEXT, role=_TEXT, leads=_list(_TEXT), member=_list(_TEXT)),
@@ -90,7 +99,9 @@ ANSWERS: Mapping[str, _Schema] = {
         totals=_list(_TEXT),
         jobs={"type": ["object", "null"]},
     ),
-    "/api/v1/usage": _table(by=_TEXT, start=_NUMBER, end=_NUMBER, usage=_list(_any_table())),
+    "/api/v1/usage": _table(
+        by=_TEXT, start=_NUMBER, end=_NUMBER, usage=_list(_any_table()), budgets=_list(_BUDGET)
+    ),
     "/api/v1/nodes": _table(nodes=_list(_any_table(name=_TEXT)), whole={"type": "boolean"}),
     "/api/v1/nodes/{name}": _record(NodeNow),
     "/api/v1/nodes/{name}/course": _table(**_COURSE),
@@ -100,6 +111,9 @@ ANSWERS: Mapping[str, _Schema] = {
         node=_TEXT, source=_TEXT_OR_NONE, times=_maybe(_NUMBER), intensity_g_per_kwh=_maybe(_NUMBER)
     ),
     "/api/v1/plans": _table(note=_TEXT, plans=_list(_record(Option))),
+    "/api/v1/queue": _table(
+        moment=_NUMBER, partial={"type": "boolean"}, queue=_list(_record(QueueLine))
+    ),
     "/api/v1/waste": _table(days=_COUNT, waste=_list(_WASTED)),
     "/api/v1/health": _any_table(
         nodes=_COUNT,

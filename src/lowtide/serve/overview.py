@@ -23,7 +23,8 @@ from lowtide.hindsight.waste import RULES, Finding, find_waste
 from lowtide.serve.kept_waste import kept_findings
 from lowtide.serve.remembered import JobMemory
 from lowtide.serve.settings import Exempt
-from lowtide.serve.viewer import Viewer, VisibleJob, Wanted
+from lowtide.serve.viewer import Viewer, VisibleJob
+from lowtide.serve.wanted import Wanted
 from lowtide.store.records import Series
 from lowtide.units import format_time
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from urllib.parse import parse_qs
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -14,9 +14,13 @@ from starlette.routing import Route
 
 from lowtide.errors import InvalidInput
 from lowtide.hindsight.waste import RULES
+from lowtide.serve.budgets import METHOD as BUDGET_METHOD
+from lowtide.serve.budgets import PACE_DAYS, Budgets
+from lowtide.serve.comparing import METHOD as COMPARE_METHOD
 from lowtide.serve.drawing import GRID_PANELS, ahead_panel, panels
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.mail import mail_text, set_mails, stop_mails, wants_mails
+from lowtide.serve.node_idle import METHOD as IDLE_METHOD
 from lowtide.serve.overview import (
     DAY_S,
     METHOD,
@@ -29,7 +33,8 @@ from lowtide.serve.overview import (
     report_of_month,
 )
 from lowtide.serve.planning import grid_ahead
-from lowtide.serve.rendering import Renderer
+from lowtide.serve.rendering import Renderer, form_of
+from lowtide.serve.sharing import links_of
 from lowtide.serve.tokens import SCOPES, list_tokens, make_token, take_back
 from lowtide.serve.viewer import Viewer
 
@@ -45,6 +50,10 @@ class OverviewPages:
         self._keeper = keeper
         self._renderer = renderer
         self._book = book
+        self._budgets = Budgets(keeper.settings)
+        self._nodes: dict[str, list[str]] = defaultdict(list)
+        for node, account in keeper.settings.node_owners.items():
+            self._nodes[f"{keeper.settings.cluster}/{account}"].append(node)
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -120,6 +129,9 @@ class OverviewPages:
             users=users,
             leads=leads,
             least=viewer.least_users,
+            budget=self._budgets.of(viewer, named),
+            pace_days=PACE_DAYS,
+            own=viewer.own_nodes(named, self._nodes.get(named, ())),
         )
 
     @for_whom("viewer")
@@ -156,6 +168,7 @@ class OverviewPages:
             nodes=len(names),
             told=sum(len(each) > 0 for each in (courses or {}).values()),
             least=viewer.least_users,
+            queue=viewer.queue(),
             grid=[] if day is None else panels(day, GRID_PANELS),
             ahead=ahead and ahead_panel(ahead),
             source=ahead and ahead.source,
@@ -183,7 +196,15 @@ class OverviewPages:
     @for_whom("viewer")
     def method(self, request: Request) -> Response:
         """Show how every number is made."""
-        return self._renderer.page(request, "method.html", method=METHOD, rules=RULES.values())
+        return self._renderer.page(
+            request,
+            "method.html",
+            method=METHOD,
+            budgets=BUDGET_METHOD,
+            comparing=COMPARE_METHOD,
+            idle=IDLE_METHOD,
+            rules=RULES.values(),
+        )
 
     @for_whom("viewer")
     def settings(self, request: Request) -> Response:
@@ -196,7 +217,12 @@ class OverviewPages:
         return self._renderer.page(
             request,
             "settings.html",
-            tokens=list_tokens(database, owner=viewer.user, now=viewer.now),
+            tokens=[
+                each
+                for each in list_tokens(viewer.seen, owner=viewer.user, now=viewer.now)
+                if not each.shares
+            ],
+            links=links_of(viewer),
             mails=wants_mails(database, viewer.user),
             made=made,
             scopes=SCOPES,
@@ -207,7 +233,7 @@ class OverviewPages:
     @for_whom("viewer")
     async def make_token(self, request: Request) -> Response:
         """Make a token, and show it once."""
-        form = await _form(request)
+        form = await form_of(request)
         return await self._act(request, partial(self._make_token, request, form))
 
     def _make_token(self, request: Request, form: dict[str, str]) -> Response:
@@ -242,7 +268,7 @@ class OverviewPages:
     @for_whom("viewer")
     async def set_mails(self, request: Request) -> Response:
         """Note whether mails are wanted."""
-        form = await _form(request)
+        form = await form_of(request)
         viewer: Viewer = request.state.viewer
 
         def note() -> Response:
@@ -275,8 +301,3 @@ class OverviewPages:
         key, now = request.path_params["key"], self._keeper.clock()
         stopped = stop_mails(self._keeper.database, key, now=now)
         return self._renderer.plain("stop.html", key="", form_key="", stopped=stopped)
-
-
-async def _form(request: Request) -> dict[str, str]:
-    body = await request.body()
-    return {name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}

@@ -6,12 +6,13 @@ same as data. Whatever users named their jobs is text here, and nothing else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,6 +22,13 @@ from lowtide.errors import InvalidInput
 from lowtide.hindsight import Hindsight, words
 from lowtide.hindsight.advice import next_script
 from lowtide.serve.api import place_after, read_place
+from lowtide.serve.comparing import (
+    MOST_RUNS,
+    compared,
+    compared_phases,
+    energy_by_phase,
+    runs_like,
+)
 from lowtide.serve.drawing import (
     NODE_PANELS,
     bars_by_day,
@@ -29,7 +37,6 @@ from lowtide.serve.drawing import (
     falling_line,
     job_panels,
     panels,
-    percent_change,
     plan_figure,
     sum_of_known,
     summed_energy,
@@ -49,15 +56,15 @@ from lowtide.serve.planning import (
     options_of,
 )
 from lowtide.serve.remembered import JobMemory
-from lowtide.serve.rendering import Renderer
-from lowtide.serve.tokens import LINK, PREFIX, end_session, use_once
-from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
+from lowtide.serve.rendering import Renderer, form_of
+from lowtide.serve.sharing import DAYS, links_of, make_job_link, may_share, note_look
+from lowtide.serve.tokens import LINK, PREFIX, Pass, end_session, use_once
+from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob
+from lowtide.serve.wanted import Wanted
 from lowtide.states import STATES
 from lowtide.units import (
     format_duration,
-    format_energy,
     format_mass,
-    format_number,
     format_percent,
     format_time,
 )
@@ -72,8 +79,15 @@ _DAY_S = 86400.0
 _SUSPECTS, _TRIED = 20, 2
 # Of how many jobs it is remembered what their pages show.
 _REMEMBERED = 500
+# Among how many jobs one chooses which to compare.
+_CHOICES = 40
 # How many nodes a page has.
 _NODES = 100
+# Who has a link is told no address of ours to pass on, and no search engine keeps what it shows.
+_OF_SHARED = {
+    "Referrer-Policy": "no-referrer",
+    "X-Robots-Tag": "noindex, nofollow, noarchive, nosnippet",
+}
 _USED = "this link was used, or opened in another browser, or is too old: ask for another"
 
 
@@ -85,6 +99,7 @@ class Pages:
         self._renderer = renderer
         self._book = book
         self._known: JobMemory[dict[str, Any]] = JobMemory(_REMEMBERED)
+        self._by_phase: JobMemory[dict[str, float]] = JobMemory(_REMEMBERED)
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -92,6 +107,8 @@ class Pages:
             Route("/", self.home),
             Route("/jobs", self.jobs),
             Route("/jobs/{ref}", self.job),
+            Route("/jobs/{ref}/links", self.share, methods=["POST"]),
+            Route("/shared/{key}", self.shared),
             Route("/compare", self.compare),
             Route("/when", self.when),
             Route("/nodes", self.nodes),
@@ -170,9 +187,51 @@ class Pages:
         found = viewer.job(request.path_params["ref"])
         if found is None:
             return self._renderer.nothing()
+        return self._job(request, found)
+
+    def _job(self, request: Request, found: VisibleJob, *, made: str = "") -> Response:
+        viewer: Viewer = request.state.viewer
+        # A token is for reading, and makes no links.
+        may = request.state.shown.number is None and may_share(viewer, found)
+        may = may and self._keeper.settings.share_links
         return self._renderer.page(
-            request, "job.html", ref=found.ref, job=found.record, **self._shown(viewer, found)
-        )
+            request, "job.html", ref=found.ref, job=found.record, shared=False, made=made,
+            may_share=may, lasting=DAYS, links=links_of(viewer, found.ref) if may else [],
+            **self._shown(viewer, found),
+        )  # fmt: skip
+
+    @for_whom("viewer")
+    async def share(self, request: Request) -> Response:
+        """Make a link to a job of one's own, and show it once."""
+        form = await form_of(request)
+        return await to_thread.run_sync(partial(self._share, request, form.get("days", "")))
+
+    def _share(self, request: Request, days: str) -> Response:
+        viewer: Viewer = request.state.viewer
+        found = viewer.job(request.path_params["ref"])
+        settings = self._keeper.settings
+        is_open = settings.share_links and request.state.shown.number is None
+        if found is None or not is_open or not may_share(viewer, found):
+            return self._renderer.nothing()
+        key = make_job_link(viewer, found, days)
+        where = settings.url.rstrip("/") or f"{request.url.scheme}://{request.url.netloc}"
+        return self._job(request, found, made=f"{where}/shared/{key}")
+
+    @for_whom("link")
+    def shared(self, request: Request) -> Response:
+        """Show a job to whoever has a link to it."""
+        viewer: Viewer = request.state.viewer
+        link: Pass = request.state.shown
+        found = viewer.job(viewer.only)
+        if found is None:
+            return self._renderer.nothing()
+        note_look(viewer, link, found)
+        response = self._renderer.plain(
+            "shared.html", ref=found.ref, job=found.record, shared=True, ends=link.expires,
+            **self._shown(viewer, found),
+        )  # fmt: skip
+        response.headers.update(_OF_SHARED)
+        return response
 
     def _shown(self, viewer: Viewer, found: VisibleJob) -> dict[str, Any]:
         """Return what the page of a job shows, which is the same for a quarter of an hour."""
@@ -214,23 +273,52 @@ class Pages:
 
     @for_whom("viewer")
     def compare(self, request: Request) -> Response:
-        """Show whether a change helped: two jobs beside each other."""
+        """Show whether a change helped: runs before beside runs after."""
         viewer: Viewer = request.state.viewer
-        asked = [request.query_params.get(name, "") for name in ("a", "b")]
-        if not all(asked):
-            jobs = viewer.jobs(Wanted(), most=20)
-            return self._renderer.page(
-                request, "compare.html", jobs=jobs, asked=asked, rows=[], phases=[]
-            )
-        seen = [viewer.look_back(ref) for ref in asked]
-        first, second = seen
-        if first is None or second is None:
+        given = request.query_params
+        asked = [
+            [each for each in dict.fromkeys(given.getlist(side)) if each] for side in ("a", "b")
+        ]
+        if any(len(side) > MOST_RUNS for side in asked):
+            raise InvalidInput(f"each side is of {MOST_RUNS} runs at most")
+        sides = [[viewer.job(ref) for ref in side] for side in asked]
+        first, second = ([each for each in side if each is not None] for side in sides)
+        if None in sides[0] + sides[1]:
             return self._renderer.nothing()
+        name = given.get("name", "")
+        jobs = {each.ref: each for each in (*first, *second)}
+        jobs |= {
+            each.ref: each for each in viewer.jobs(Wanted(name=name, began=True), most=_CHOICES)
+        }
+        more: dict[str, Any] = {"rows": []}
+        if first and second:
+            more = self._comparison(viewer, first, second)
         return self._renderer.page(
-            request, "compare.html", jobs=[first[0], second[0]], asked=asked,
-            rows=_compared(first[0], second[0]), phases=_by_phase(first[1], second[1]),
-            curve=both_panel(first[1].series, second[1].series),
+            request, "compare.html", jobs=jobs.values(), asked=asked, name=name,
+            first=first, second=second, **more,
         )  # fmt: skip
+
+    def _comparison(
+        self, viewer: Viewer, first: Sequence[VisibleJob], second: Sequence[VisibleJob]
+    ) -> dict[str, Any]:
+        """Return what a page of two sides shows."""
+        likes = None
+        if len(first) == len(second) == 1:
+            one, other = (runs_like(viewer, side[0]) for side in (first, second))
+            # Runs of one program may be of either side: that only who made the change can say.
+            if len(one) + len(other) > 2 and not set(one) & set(other):
+                likes = len(one), len(other), urlencode({"a": one, "b": other}, doseq=True)
+        drew = [{each.ref: self._drew(viewer, each) for each in side} for side in (first, second)]
+        return {
+            "rows": compared(first, second),
+            "phases": compared_phases(*drew),
+            "curve": both_panel(*(viewer.seen_of(side[0]).series for side in (first, second))),
+            "likes": likes,
+            "both": {each.ref for each in first} & {each.ref for each in second},
+        }
+
+    def _drew(self, viewer: Viewer, found: VisibleJob) -> dict[str, float]:
+        return self._by_phase.of(found, lambda: energy_by_phase(viewer.seen_of(found).phases))
 
     @for_whom("viewer")
     def when(self, request: Request) -> Response:
@@ -352,45 +440,6 @@ def _shown(option: Option) -> tuple[str, ...]:
         marked(format_mass(option.carbon_g), estimated=option.carbon_g is not None),
         format_percent(option.saving),
     )
-
-
-def _compared(first: VisibleJob, second: VisibleJob) -> list[tuple[str, ...]]:
-    """Return two jobs beside each other, and by how much the second differs."""
-    shown = (
-        ("energy", "energy_j", format_energy),
-        ("CO2e", "carbon_g", format_mass),
-        ("ran", "elapsed_s", format_duration),
-        ("power on average, W", "mean_power_w", format_number),
-        ("cores busy on average", "mean_cpus", format_number),
-        ("cores used", "cpu_efficiency", format_percent),
-        ("memory used", "memory_efficiency", format_percent),
-        ("GPUs used", "gpu_efficiency", format_percent),
-    )
-    rows: list[tuple[str, ...]] = []
-    for label, name, show in shown:
-        one, two = (float(getattr(each.record, name)) for each in (first, second))
-        rows.append((label, _text(show, one), _text(show, two), percent_change(one, two)))
-    return rows
-
-
-def _by_phase(first: Hindsight, second: Hindsight) -> list[tuple[str, ...]]:
-    """Return the energy of two jobs by phase, as far as their phases have the same names."""
-    sums: list[Mapping[str, float]] = []
-    for told in (first, second):
-        found = () if told.phases is None else told.phases.found
-        sums.append({each.name: each.times * each.duration_s * each.power_w for each in found})
-    names = dict.fromkeys((*sums[0], *sums[1]))
-    rows: list[tuple[str, ...]] = []
-    for name in names:
-        one, two = (each.get(name, math.nan) for each in sums)
-        rows.append(
-            (name, _text(format_energy, one), _text(format_energy, two), percent_change(one, two))
-        )
-    return rows
-
-
-def _text(show: Any, value: float) -> str:
-    return str(show(None if math.isnan(value) else value))
 
 
 def _page(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import jinja2
 from starlette.requests import Request
@@ -68,8 +69,11 @@ class Renderer:
             "moment": lambda moment: format_time(known(moment)),
             "share": lambda share: format_percent(known(share)),
             "number": lambda value: format_number(known(value)),
+            "counted": _counted,
             "joules": summed_energy,
             "grams": summed_mass,
+            "energy_of": lambda value: format_energy(known(value)),
+            "mass_of": lambda value: format_mass(known(value)),
             "guessed_energy": lambda value: guessed(format_energy(known(value))),
             "guessed_mass": lambda value: guessed(format_mass(known(value))),
             "known": lambda value: MISSING if value in (None, "") else value,
@@ -105,3 +109,15 @@ class Renderer:
     def refusal(self, words: str, status: int) -> Response:
         """Return a page that says why there is none."""
         return self.plain("refusal.html", status=status, words=words)
+
+
+def _counted(value: float | None, mark: str) -> str:
+    """Return a number with the mark of how sure it is; what is not known has none."""
+    text = format_number(known(value))
+    return text if text == MISSING else f"{mark}{text}"
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return what a form says, of what it says twice the last."""
+    body = await request.body()
+    return {name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}

@@ -192,6 +192,27 @@ findings = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
+# What nodes that are an account's own drew on a day, of it what no job has, and of which course of
+# the node that is so, as `serve.node_idle` says.
+node_idle = sa.Table(
+    "node_idle",
+    CENTRE,
+    _text("host", key=True),
+    sa.Column("day", _NUMBER, primary_key=True, autoincrement=False),
+    _text("cluster"),
+    _text("account"),
+    _text("stands"),
+    _real("seen_s"),
+    *(
+        _real(name, unknown=True)
+        for name in (
+            *("energy_j", "measured_j", "idle_j", "unattributed_j", "idle_g", "unattributed_g"),
+            *("unmetered_s", "unpriced_j"),
+        )
+    ),
+    sa.Index("node_idle_by_account", "account", "day"),
+)
+
 incarnations = sa.Table(
     "incarnations",
     CENTRE,

@@ -16,12 +16,14 @@ from lowtide.errors import FileProblem, InvalidInput, UnknownName
 from lowtide.files import read_document
 from lowtide.hindsight.waste import RULES
 from lowtide.monitor.exporter import load_token
+from lowtide.slurm.fields import expand_nodes
 from lowtide.store import JobRecord
 
 # Neither quotes nor spaces nor line breaks: such an address needs no escaping in a header.
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 VISIBILITIES = ("sums", "jobs")
 TOTALS = ("groups", "all")
+PERIODS = ("month", "quarter", "year")
 # What lowtide's own series are told apart by, and what Prometheus says of where it has them from.
 SHOWN_LABELS = (
     *("__name__", "user", "host", "source", "job_id", "cluster", "name", "kind", "meter"),
@@ -36,6 +38,30 @@ _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What an account is to use at most.
+
+    Attributes:
+        kwh: Energy in each period; 0 for no such limit.
+        kg: Emissions in each period, CO2e; 0 for no such limit.
+        per: How long a period is, one of `PERIODS`, by the calendar (UTC).
+    """
+
+    kwh: float = 0.0
+    kg: float = 0.0
+    per: str = "month"
+
+    def __post_init__(self) -> None:
+        if self.per not in PERIODS:
+            raise UnknownName("per", self.per, PERIODS)
+        for name, value in (("kwh", self.kwh), ("kg", self.kg)):
+            if not 0 <= value < math.inf:
+                raise InvalidInput(f"{name} of a budget is a number from 0 on, not {value}")
+        if not self.kwh and not self.kg:
+            raise InvalidInput("a budget is of kwh, of kg, or of both: name one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """An account as the file has it.
 
@@ -43,11 +69,15 @@ class Account:
         parent: The account that it is a part of; empty for none.
         leads: Who sees the jobs of all its members, and of accounts below it.
         members: Who may use it.
+        budget: What it is to use at most; None for no limit.
+        nodes: Nodes that are its own, as Slurm lists them: `n1`, `n[2-4]`.
     """
 
     parent: str = ""
     leads: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
+    budget: Budget | None = None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +284,7 @@ class Settings:
             besides them `slurm`, which the centre asks itself.
         support: Who sees everybody's jobs, which is written down.
         admins: Who does besides what is to be done.
+        share_links: Whether people may make links that show a job of theirs to whoever has them.
         requests_per_minute: How often each token, and each user's browsers, may ask; 0 for as often
             as they like.
         prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
@@ -261,7 +292,7 @@ class Settings:
         prometheus_label: The label of its series that says whose they are.
         prometheus_labels: The labels that are told, and may be named, to those who do not see all.
         prometheus_days: How long it keeps what it has: who does not see all is told of no more.
-        accounts: Accounts by name, for `accounts_from = "table"`.
+        accounts: Accounts by name: their budgets, and for `accounts_from = "table"` all else.
         exempt: Which jobs are never named for waste.
         mail: How users are written to.
         keep: For how long what is kept how finely.
@@ -286,6 +317,7 @@ class Settings:
     facts_from: str = "nodes"
     support: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+    share_links: bool = True
     requests_per_minute: int = 1200
     prometheus: str = ""
     prometheus_label: str = "user"
@@ -309,6 +341,7 @@ class Settings:
             raise InvalidInput("prometheus_days is 1 at least: for so long Prometheus keeps series")
         if self.requests_per_minute < 0:
             raise InvalidInput("requests_per_minute is 0 at least, which is as often as they like")
+        _ = self.node_owners
         if self.least_users < 2:
             raise InvalidInput("least_users is 2 at least: a sum of one user is that user")
         if bool(self.certificate) != bool(self.key):
@@ -323,6 +356,18 @@ class Settings:
             raise InvalidInput(f"pam is the name of a service of PAM's, not {self.pam!r}")
         if self.url and (urlsplit(self.url).scheme not in ("http", "https") or not self.host):
             raise InvalidInput(f"url is where people find the centre, such as https://{self.url}")
+
+    @property
+    def node_owners(self) -> dict[str, str]:
+        """Whose each node is that is an account's own."""
+        owners: dict[str, str] = {}
+        for account, each in self.accounts.items():
+            for name in expand_nodes(",".join(each.nodes)):
+                if owners.setdefault(name, account) != account:
+                    raise InvalidInput(
+                        f"{name} is named as a node of {owners[name]} and of {account}: leave one"
+                    )
+        return owners
 
     @property
     def host(self) -> str:
@@ -353,7 +398,7 @@ class Settings:
         return cls(
             **given,
             accounts={
-                name: Account(**_checked(Account, said, f"[accounts.{name}] of {path}"))
+                name: _account(said, f"accounts.{name}", str(path))
                 for name, said in accounts.items()
             },
         )
@@ -367,6 +412,15 @@ def read_secret(path: str) -> str:
             f"there is no secret in {place}: write there what you were given", path=place
         )
     return load_token(place)
+
+
+def _account(document: Any, name: str, path: str) -> Account:
+    """Return an account as a file has it."""
+    given = _checked(Account, document, f"[{name}] of {path}")
+    if "budget" in given:
+        where = f"[{name}.budget] of {path}"
+        given["budget"] = Budget(**_checked(Budget, given["budget"], where))
+    return Account(**given)
 
 
 def _checked(kind: type, document: Any, where: str) -> dict[str, Any]:

@@ -96,11 +96,18 @@ def usage(
     alone = {name for each in owners.values() if len(each) == 1 for name in each}
     everybody = {name for each in owners.values() for name in each}
     viewer.note(everybody if by == "user" or "user" in of else alone, "usage")
-    led = {each.split("/", 1)[1] for each in viewer.rights.leads}
+    rights = viewer.rights
+    led = _names(rights.leads, of) - _names(rights.member - rights.leads, of)
     return [
         {by: group, **sums[group], "partial": _is_partial(viewer, by, group, led)}
         for group in sorted(sums)
     ]
+
+
+def _names(accounts: frozenset[str], of: Mapping[str, str]) -> set[str]:
+    """Return the names of accounts in the clusters that are asked about."""
+    pairs = (each.split("/", 1) for each in accounts)
+    return {name for cluster, name in pairs if of.get("cluster", cluster) == cluster}
 
 
 def _is_partial(viewer: Viewer, by: str, group: Any, led: set[str]) -> bool:

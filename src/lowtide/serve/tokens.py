@@ -25,8 +25,11 @@ _NOTED_S = 60.0
 _NOTED_OF_NODE_S = 3600.0
 READ_OWN, READ_PROJECT, READ_ALL, LINK = "read:own", "read:project", "read:all", "link"
 SCOPES = (READ_OWN, READ_PROJECT, READ_ALL)
-# What programs show; the others are good for one use.
-_LASTING = ("read:", "ingest")
+# What shows one job to whoever has it; the job's `ref` stands behind it.
+SHARE = "share:"
+# What programs show; what is good for longer than one use.
+_SHOWN = ("read:", "ingest")
+_LASTING = (*_SHOWN, SHARE)
 _BYTES = 32
 
 
@@ -39,12 +42,14 @@ class Pass:
         owner: Whose it is: a user, or a node as `CLUSTER/HOST`.
         scope: What it is good for; empty for a session, which is good for all that its owner may.
         form_key: What forms of a session have to bring back.
+        expires: When a token ends, epoch seconds; 0 of a session.
     """
 
     number: int | None = None
     owner: str
     scope: str = ""
     form_key: str = ""
+    expires: float = 0.0
 
 
 def node_scope(cluster: str, host: str, *, tells_all: bool) -> str:
@@ -80,20 +85,26 @@ def make_token(
 _TOKEN = sa.select(tokens).where(tokens.c.digest == sa.bindparam("shown"))
 
 
-def read_token(database: Database, token: str, *, now: float) -> Pass | None:
-    """Return what a token is good for; None where it is none, has ended or was taken back."""
+def read_token(
+    database: Database, token: str, *, now: float, kinds: tuple[str, ...] = _SHOWN
+) -> Pass | None:
+    """Return what a token is good for; None where it is none, has ended or was taken back.
+
+    Args:
+        kinds: How its scope has to begin.
+    """
     if not token.startswith(PREFIX) or len(token) > 200:
         return None
     with database.glancing() as connection:
         row = connection.execute(_TOKEN, {"shown": digest(token)}).first()
-    if row is None or row.expires <= now or not row.scope.startswith(_LASTING):
+    if row is None or row.expires <= now or not row.scope.startswith(kinds):
         return None
     noted_s = _NOTED_OF_NODE_S if row.scope.startswith("ingest") else _NOTED_S
     if row.used is None or now - row.used > noted_s:
         with database.writing() as connection:
             mine = sa.update(tokens).where(tokens.c.id == row.id)
             connection.execute(mine.values(used=now))
-    return Pass(number=row.id, owner=row.owner, scope=row.scope)
+    return Pass(number=row.id, owner=row.owner, scope=row.scope, expires=row.expires)
 
 
 def use_once(database: Database, token: str, *, scope: str, now: float) -> str | None:
@@ -137,6 +148,11 @@ class TokenLine:
     made: float
     expires: float
     used: float | None
+
+    @property
+    def shares(self) -> str:
+        """The `ref` of the job that it shows to whoever has it; empty for any other token."""
+        return self.scope.removeprefix(SHARE) if self.scope.startswith(SHARE) else ""
 
 
 def list_tokens(database: Database, *, owner: str | None, now: float) -> list[TokenLine]:

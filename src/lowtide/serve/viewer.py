@@ -9,7 +9,7 @@ is given somebody's row, or a sum that is one user's, it is written down whose.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -17,17 +17,17 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, UnknownName
-from lowtide.hindsight.job import Hindsight, look_back
-from lowtide.hindsight.waste import LEAST_S, ZOMBIE_S
+from lowtide.hindsight.job import Hindsight, SeenJob, look_at, look_back
+from lowtide.serve.audit import write_look
 from lowtide.serve.guards import for_viewer
 from lowtide.serve.job_courses import behind, seen
 from lowtide.serve.kept_looks import kept_look
+from lowtide.serve.node_idle import OwnNodes, own_nodes_of
 from lowtide.serve.node_views import QUARTER_S, NodeNow, Span, last_quarter, now_of, within
 from lowtide.serve.schema import (
     accounts,
     audit,
     incarnations,
-    is_renamed,
     jobs,
     members,
     quarantine,
@@ -35,7 +35,9 @@ from lowtide.serve.schema import (
     usage_month,
 )
 from lowtide.serve.sums import among, usage
-from lowtide.states import NOT_OVER, STATES
+from lowtide.serve.waiting import QueueState, queue_of
+from lowtide.serve.wanted import Wanted
+from lowtide.states import NOT_OVER
 from lowtide.store import JobRecord, Retention, Series, Store
 from lowtide.store.database import Database
 from lowtide.store.jobs import read_hosts
@@ -57,75 +59,6 @@ _DAY_S = 86400.0
 _SILENT_S = 180.0
 # What programs and pages ask again by themselves is written down once in so long a time.
 _AGAIN_S = 3600.0
-# So much is kept of what somebody looked at.
-_LONGEST_LOOK = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which jobs are asked for; empty means all that may be seen.
-
-    Attributes:
-        start: Those that ran after this moment, epoch seconds.
-        end: Those that ran before this moment.
-        name: Those whose name begins so.
-        job: Those with this number, as users type it.
-        suspect: Only those that may have wasted something; what they did, their course says.
-    """
-
-    users: Sequence[str] = ()
-    accounts: Sequence[str] = ()
-    partitions: Sequence[str] = ()
-    clusters: Sequence[str] = ()
-    states: Sequence[str] = ()
-    host: str = ""
-    name: str = ""
-    job: str = ""
-    start: float | None = None
-    end: float | None = None
-    suspect: bool = False
-
-    def __post_init__(self) -> None:
-        for state in self.states:
-            if state not in STATES:
-                raise UnknownName("state", state, STATES)
-
-    def rules(self) -> Iterator[sa.ColumnElement[bool]]:
-        """Yield what a row has to be."""
-        for column, values in (
-            (jobs.c.user, self.users),
-            (jobs.c.account, self.accounts),
-            (jobs.c.partition, self.partitions),
-            (jobs.c.cluster, self.clusters),
-            (jobs.c.state, self.states),
-        ):
-            if values:
-                yield column.in_(list(values))
-        if self.host:
-            yield jobs.c.hosts.contains(f",{self.host},", autoescape=True)
-        if self.name:
-            yield jobs.c.name.startswith(self.name, autoescape=True)
-        if self.job:
-            renamed = sa.and_(is_renamed, jobs.c.shown_id == self.job)
-            yield sa.or_(jobs.c.job_id == self.job, renamed)
-        if self.start is not None:
-            yield jobs.c.over >= self.start
-        if self.end is not None:
-            yield sa.func.coalesce(jobs.c.started, jobs.c.submitted, 0.0) <= self.end
-        if self.suspect:
-            of = jobs.c
-            yield of.elapsed_s >= LEAST_S
-            yield sa.or_(
-                of.peak_cpus * 2 <= of.cpus,
-                of.peak_cpus > of.cpus,
-                of.peak_memory_bytes * 2 <= of.memory_bytes,
-                of.time_limit_s >= 2 * of.elapsed_s,
-                sa.and_(of.gpus > 0, of.gpu_busy_s < 0.9 * of.gpus * of.seen_s),
-                # An hour in which nothing is done: of a longer job little is left over.
-                sa.and_(of.seen_s >= 3600.0, of.cpu_s < of.cpus * (of.seen_s - 3600.0)),
-                of.last_seen > of.ended + ZOMBIE_S,
-                of.hosts.like(",%,%,"),
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +83,13 @@ class Rights:
     Attributes:
         leads: The accounts whose jobs they may see, as `CLUSTER/ACCOUNT`, those below included.
         member: The accounts whose sums they may see.
+        knows: The accounts whose jobs they may see by other means than they came with.
     """
 
     role: Role = "user"
     leads: frozenset[str] = frozenset()
     member: frozenset[str] = frozenset()
+    knows: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +103,7 @@ class Viewer:
         least_users: So many others have to be in a sum that is told to somebody who may not see
             what each of them did.
         opens_totals: Whether everybody is told what all nodes do together, however few use them.
+        only: The `ref` of the one job that may be seen, by a link to it; empty for no such limit.
     """
 
     database: Database = field(repr=False)
@@ -176,6 +112,7 @@ class Viewer:
     now: float
     least_users: int = 5
     opens_totals: bool = False
+    only: str = ""
 
     @property
     def seen(self) -> Database:
@@ -187,6 +124,8 @@ class Viewer:
             sees_all=self.sees_all,
             leads=rights.leads,
             member=rights.member,
+            knows=rights.leads | rights.knows,
+            only=self.only,
         )
 
     def reading(self) -> AbstractContextManager[sa.Connection]:
@@ -298,6 +237,11 @@ class Viewer:
         told = kept_look(self.seen, record) or seen(self.seen, record)
         return look_back(Store(self.seen, Retention()), record, seen=told, cure="")
 
+    def seen_of(self, found: VisibleJob) -> SeenJob:
+        """Return what was seen of a job that was found, while it ran."""
+        kept = kept_look(self.seen, found.record)
+        return look_at(Store(self.seen, Retention()), found.record) if kept is None else kept
+
     def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
         """Return what a job that was found used over time, and what its nodes did meanwhile."""
         with self.reading() as connection:
@@ -324,6 +268,14 @@ class Viewer:
                 for series in histories.of_nodes(wanted)
             ]
         return dict(zip([each.name for each in known], found, strict=True))
+
+    def own_nodes(self, named: str, names: Sequence[str]) -> OwnNodes | None:
+        """Return what a project came to with its own nodes, as `serve.node_idle` tells it."""
+        return own_nodes_of(self, named, names)
+
+    def queue(self) -> QueueState:
+        """Return what waits in the queue, by partition, as `serve.waiting` tells it."""
+        return queue_of(self)
 
     def accounts(self) -> list[str]:
         """Return the accounts of which sums may be seen, as `CLUSTER/ACCOUNT`."""
@@ -452,13 +404,13 @@ class Viewer:
         return [each for each in spans if each[1][0] <= end and each[1][1] >= start]
 
     def _others(self, start: float, end: float) -> int:
-        """Return how many others had jobs between two moments."""
+        """Return how many had jobs between two moments that the viewer may not know."""
         if self.database.is_file:
             begins = sa.func.coalesce(jobs.c.started, jobs.c.first_seen)
             question = sa.select(sa.func.count(jobs.c.user.distinct())).where(
                 jobs.c.last_seen >= start,
                 begins <= end,
-                jobs.c.user != self.user,
+                sa.not_(sa.func.coalesce(self.may_know(jobs), sa.false())),
                 # Whom a node alone names may be nobody.
                 jobs.c.user.in_(sa.select(members.c.user)),
             )
@@ -542,9 +494,21 @@ class Viewer:
 
     def may_see(self, table: sa.Table) -> sa.ColumnElement[bool]:
         """Return whose rows of jobs, or of sums over jobs, may be seen."""
+        if self.only:
+            mine = table.c.user == self.user
+            return sa.and_(mine, table.c.ref == self.only) if table is jobs else sa.false()
         if self.sees_all:
             return sa.true()
         return sa.or_(table.c.user == self.user, among(table, self.rights.leads))
+
+    def may_know(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        """Return whose rows may be seen by this viewer, however they come.
+
+        What is told of others is told without these: or else it, less what they see by another
+        token, would be what one of the others did.
+        """
+        known = self.rights.leads | self.rights.knows
+        return sa.or_(table.c.user == self.user, among(table, known))
 
     def found(self, row: Mapping[str, Any]) -> VisibleJob:
         """Return a job that may be seen, from its row."""
@@ -571,16 +535,7 @@ class Viewer:
         """
         if not self.is_noted:
             return
-        named = {"viewer": self.user, "role": self.rights.role, "what": what[:_LONGEST_LOOK]}
         whose = owners - {self.user, ""} | ({""} if of_nobody else set())
-        rows = [{**named, "owner": owner, "time": self.now} for owner in sorted(whose)]
-        if rows and every_s:
-            of = audit.c
-            same = [of[name] == value for name, value in named.items()]
-            late = sa.select(of.owner).where(*same, of.time > self.now - every_s)
-            with self.reading() as connection:
-                known = set(connection.execute(late).scalars())
-            rows = [row for row in rows if row["owner"] not in known]
-        if rows:
-            with self.database.writing() as connection:
-                connection.execute(sa.insert(audit), rows)
+        write_look(
+            self.database, self.user, self.rights.role, what, whose, now=self.now, every_s=every_s
+        )

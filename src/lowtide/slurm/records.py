@@ -535,6 +535,7 @@ def _facts(record: Mapping[str, Any]) -> JobFacts:
         cpus=tres.get("cpu") or read_number(record.get("cpus")),
         memory_bytes=tres.get("mem") or read_number(record.get("memory")) or None,
         gpus=_gpus(record, tres),
+        nodes_asked=read_number(record.get("node_count")) if state == "pending" else None,
         # The accounting has 0 for jobs that were ended from outside: nobody knows theirs.
         exit_code=exit_code if exit_code or state == "completed" else None,
         restarts=None if restarts is None else int(restarts),

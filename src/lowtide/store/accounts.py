@@ -196,7 +196,7 @@ def _nodes(
         stretches = gaps_in(series, host.interval_s, start=start, end=end)
         gaps += [(host.name, first, last) for first, last in stretches]
         if len(series):
-            rows.append([_cut(series, name, edges)[0] for name in names])
+            rows.append([amounts_between(series, name, edges)[0] for name in names])
     if not rows:
         return tuple(gaps), None
     table = np.array(rows)
@@ -277,7 +277,7 @@ def _used(
     order = np.concatenate([plain, gapped])
     for count, series in enumerate(courses):
         told(count, cut.size)
-        shares = {name: _cut(series, name, edges) for name in _USED}
+        shares = {name: amounts_between(series, name, edges) for name in _USED}
         if unseen[order[count]]:
             shares["cpu_s"] = shares["cpu_s"] + _unseen(series, started[order[count]], edges)
         where = np.flatnonzero(np.any([share != 0 for share in shares.values()], axis=0))
@@ -324,7 +324,7 @@ def _ran(table: JobTable, edges: FloatArray) -> _Parts:
     return _Parts(known[jobs], places, lengths)
 
 
-def _cut(series: Series, name: str, edges: FloatArray) -> FloatArray:
+def amounts_between(series: Series, name: str, edges: FloatArray) -> FloatArray:
     """Return what was used between edges: steps that lie across one are shared by time."""
     if not len(series):
         return np.zeros(edges.size - 1)

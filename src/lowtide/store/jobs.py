@@ -200,6 +200,8 @@ class JobTable:
         }
         numbers |= {name: self.asked(name) for name in ("cpus", "memory_bytes", "gpus")}
         numbers |= {name: self.total(name) for name in (*_SEEN, "watched_cpu_s")}
+        nowhere = np.array([not hosts for hosts in self.columns["hosts"]], dtype=bool)
+        numbers["nodes_asked"] = np.where(nowhere, self.number("nodes_asked"), np.nan)
         numbers["elapsed_s"] = self.elapsed_s
         numbers["mean_memory_bytes"] = self.per_second("memory_byte_s")
         codes = {name: self.number(name).tolist() for name in ("exit_code", "restarts")}

@@ -99,7 +99,7 @@ PLACE = {name: place for place, name in enumerate(TOTALS)}
 # age of a unit, say when it began.
 FACTS = (
     *("started", "ended", "cpus", "memory_bytes", "gpus", "told", "submitted", "time_limit_s"),
-    *("exit_code", "restarts"),
+    *("exit_code", "restarts", "nodes_asked"),
 )
 FACT = {name: place for place, name in enumerate(FACTS)}
 # Where the counters of a unit are among its totals.

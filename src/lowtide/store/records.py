@@ -52,6 +52,7 @@ class JobRecord(Quantities):
         cpus: CPUs that it asked for, or else that are kept for it.
         memory_bytes: Memory that it asked for, or else that is kept for it.
         gpus: GPUs that it asked for, or else that it holds.
+        nodes_asked: How many nodes it asked for, as long as it has none.
         elapsed_s: How long it ran, so far or until it ended; unknown for what was seen once, and
             nobody knows the end of.
         first_seen: When it was first looked at.
@@ -91,6 +92,7 @@ class JobRecord(Quantities):
     cpus: float
     memory_bytes: float
     gpus: float
+    nodes_asked: float
     elapsed_s: float
     first_seen: float
     last_seen: float
