@@ -26,8 +26,9 @@ _FEW_CELLS = 1e5
 _PATIENT = 3
 # An effort at which so many are tried that it is worth it to keep to their direction.
 _MANY = 0.1
-# By which share better prices prove more than the last ones, for all the time there is, to go on.
-_WORTH = 3e-4
+# By which share better prices prove more than the last ones, for all the time there is, to go on;
+# and after which share of it that is looked at: prices get better by leaps.
+_WORTH, _LOOK = 3e-4, 0.1
 # How often all jobs are placed anew, and how many steps a search has, at an effort of 1.
 _ROUNDS = 200
 _STEPS = 1_000_000
@@ -143,9 +144,10 @@ def solve(
             enough = budget.is_enough(board.total)
             doing("prices", number / passes)
             # Where time is short, searching with these is worth more than slightly better ones.
-            worth = _WORTH * (budget.spent() - since) * abs(auction.bound)
-            going = going and not auction.bound - proven < worth
-            proven, since = auction.bound, budget.spent()
+            took = budget.spent() - since
+            if took > _LOOK:
+                going = going and auction.bound - proven >= _WORTH * took * abs(auction.bound)
+                proven, since = auction.bound, since + took
         if enough or over or not going:
             break
     if board is None:
