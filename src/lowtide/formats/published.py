@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.errors import FormatError
 from lowtide.formats.jobs import ZONELESS, JobReader, seconds_only, waits
@@ -37,6 +38,8 @@ _PAI = (
 )
 _PAI_STATES = {"terminated": "completed", "failed": "failed", "running": "running"}
 _PAI_STATES |= {"waiting": "pending"}
+# What a job comes to whose tasks came to several things: the first of these.
+_WORST = ("running", "pending", "failed", "cancelled", "preempted", "unknown", "completed")
 
 
 def _headless(source: Source, headings: Sequence[str], numbers: Sequence[str]) -> Sheet | None:
@@ -193,33 +196,26 @@ def _read_pai(source: Source, time_unit: str | None) -> Trace:
         sheet.require_sane(heading, values)
     count, start, end, cpu, memory, gpu = numbers
     count = np.where(np.isnan(count), 1.0, count)
-    jobs: dict[str, list[int]] = {}
-    for row, name in enumerate(names.to_list()):
-        if name is None:
-            raise sheet.place("job_name").error("a task needs the name of its job", row)
-        jobs.setdefault(name, []).append(row)
-    words = [_PAI_STATES.get((state or "").strip().lower(), "unknown") for state in states]
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("id", "arrival", "length_s", "cpus", "gpus", "memory_bytes", "status")
+    sheet.require("job_name", names.is_not_null().to_numpy(), "a task needs the name of its job")
+    jobs = _Groups(names.rank("dense").to_numpy())
+    begin, end = jobs.over(np.fmin, start), jobs.over(np.maximum, end)
+    # One task whose end is not known leaves that of the job open.
+    ran_s = end - begin
+    words = {state: _PAI_STATES.get(state, "unknown") for state in map(_lower, states.unique())}
+    worst = np.array([_WORST.index(words[_lower(state)]) for state in states])
+    codes = np.array([STATUSES.index(word) for word in _WORST])
+    columns = {
+        "id": jobs.first(np.array(names.to_list(), dtype=object)),
+        "arrival": begin,
+        "length_s": np.where(ran_s >= 0, ran_s, np.nan),
+        "cpus": jobs.summed(count * cpu / 100),
+        "gpus": np.nan_to_num(jobs.summed(count * gpu / 100)),
+        "memory_bytes": jobs.summed(count * memory * _GIB),
+        "status": codes[jobs.over(np.minimum, worst)],
     }
-    waiting = backwards = 0
-    for name, rows in jobs.items():
-        begins = start[rows]
-        if np.isnan(begins).all():
-            waiting += 1
-            continue
-        begin = float(np.nanmin(begins))
-        # One task whose end is not known leaves that of the job open.
-        ran_s = float(end[rows].max()) - begin
-        backwards += ran_s < 0
-        columns["id"].append(name)
-        columns["arrival"].append(begin)
-        columns["length_s"].append(ran_s if ran_s >= 0 else np.nan)
-        columns["cpus"].append(_summed(count[rows] * cpu[rows] / 100))
-        columns["gpus"].append(np.nan_to_num(count[rows] * gpu[rows] / 100).sum())
-        columns["memory_bytes"].append(_summed(count[rows] * memory[rows] * _GIB))
-        columns["status"].append(STATUSES.index(_worst([words[row] for row in rows])))
-    if not columns["id"]:
+    started = np.isfinite(begin)
+    waiting, backwards = int(np.count_nonzero(~started)), int(np.count_nonzero(ran_s < 0))
+    if not started.any():
         raise FormatError("no task of the table ever started", path=source.path)
     notes = ["a job arrives when its first task starts: the task table has no submission"]
     if waiting:
@@ -227,27 +223,45 @@ def _read_pai(source: Source, time_unit: str | None) -> Trace:
     if backwards:
         notes.append(_ended_early(backwards, "job"))
     return Trace(
-        columns={**columns, "id": np.array(columns["id"], dtype=object)},
+        columns={name: values[started] for name, values in columns.items()},
         source=f"PAI task table, {source.path.name}",
         notes=notes,
     )
 
 
+class _Groups:
+    """Rows that belong together, in the order in which the first of each comes.
+
+    Args:
+        keys: A number for each row, the same for those of one group.
+    """
+
+    def __init__(self, keys: npt.NDArray[Any]) -> None:
+        order = np.argsort(keys, kind="stable")
+        self._begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
+        self._rows = order
+        self._order = np.argsort(order[self._begins])
+
+    def first(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values[self._rows[self._begins]][self._order]
+
+    def over(self, how: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        reduced: npt.NDArray[Any] = how.reduceat(values[self._rows], self._begins)
+        return reduced[self._order]
+
+    def summed(self, values: FloatArray) -> FloatArray:
+        """Return sums, NaN where none of a group is known."""
+        known = self.over(np.logical_or, np.isfinite(values))
+        return np.where(known, self.over(np.add, np.nan_to_num(values)), np.nan)
+
+
+def _lower(text: str | None) -> str:
+    return (text or "").strip().lower()
+
+
 def _ended_early(count: int, what: str) -> str:
     """Return the note on those whose times contradict each other."""
     return f"{format_count(count, what)} said to end before the start: how long that ran is unknown"
-
-
-def _summed(values: FloatArray) -> float:
-    """Return a sum, NaN where none of it is known."""
-    return float(np.nansum(values)) if np.isfinite(values).any() else np.nan
-
-
-def _worst(states: Sequence[str]) -> str:
-    for state in ("running", "pending", "failed", "cancelled", "preempted", "unknown"):
-        if state in states:
-            return state
-    return "completed"
 
 
 # Google: what its events are called by number, and how jobs end by them.
