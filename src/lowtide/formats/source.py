@@ -53,7 +53,8 @@ class Source:
             if data.startswith(begin):
                 name = source.path.name
                 raise FormatError(
-                    f"this is packed with {packer}: unpack it first, with {program} {name}",
+                    f"this is a binary file, packed with {packer}: unpack it first, with "
+                    f"{program} {name}",
                     path=path,
                 )
         if b"\0" in data[:_HEAD_BYTES] and not source.is_parquet:
