@@ -28,6 +28,8 @@ def read_bytes(path: Path | str) -> bytes:
         return gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data
     except FileNotFoundError:
         raise FileProblem(f"no such file: {path}", path=path) from None
+    except IsADirectoryError:
+        raise FileProblem(f"{path} is a folder: name a file in it", path=path) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FileProblem(f"{path} is a damaged gzip file ({error})", path=path) from error
     except OSError as error:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
+import io
 import json
+import lzma
 import random
+import tarfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +19,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from lowtide.errors import FormatError, InvalidInput
+from lowtide.errors import FileProblem, FormatError, InvalidInput
 from lowtide.formats import read_jobs
 from lowtide.formats.phased_jobs import sampled_profile
 from lowtide.states import STATUSES
@@ -466,4 +471,343 @@ def test_pm100_with_holes_in_its_times(tmp_path: Path) -> None:
     assert sum("have no zone" in note for note in naive.notes) == 1
     frame.with_columns(submit_time=pl.Series([None, *submitted[1:]])).write_parquet(path)
     with pytest.raises(FormatError, match="record 1: a time is missing"):
+        read_jobs(path)
+
+
+# What follows are files as they are found, or as people make them of these in passing.
+
+
+def pm100_published(rng: random.Random) -> pl.DataFrame:
+    """The columns of job_table.parquet in their order, as pandas wrote them."""
+    frame, _ = pm100_frame(rng)
+    count, nodes = frame.height, frame["num_nodes_alloc"].to_list()
+    named = [rng.sample(range(980), each) for each in nodes]
+    start = frame["start_time"]
+    told = {
+        "cores_alloc_layout": [str({node: list(range(32)) for node in each}) for each in named],
+        "cores_allocated": [str(dict.fromkeys(each, 128)) for each in named],
+        "cores_per_task": [4] * count,
+        "derived_ec": ["1:0"] * count,
+        "eligible_time": frame["submit_time"],
+        "end_time": frame.select(start + pl.duration(seconds="run_time")).to_series(),
+        "group_id": [25200] * count,
+        "job_id": frame["job_id"],
+        "job_state": frame["job_state"],
+        "nodes": named,
+        "num_cores_req": [32 * each for each in nodes],
+        "num_cores_alloc": [128 * each for each in nodes],
+        "num_nodes_req": nodes,
+        "num_nodes_alloc": nodes,
+        "num_tasks": [None, *[64.0] * (count - 1)],
+        "partition": ["1"] * count,
+        "priority": [rng.randint(1, 400_000) for _ in nodes],
+        "qos": ["1"] * count,
+        "req_nodes": [None, *named[1:]],
+        "req_switch": [0] * count,
+        "run_time": frame["run_time"],
+        "shared": ["OK"] * count,
+        "start_time": start,
+        "state_reason": ["None"] * count,
+        "submit_time": frame["submit_time"],
+        "threads_per_core": pl.Series([None] * count, dtype=pl.Float64),
+        "time_limit": [270, 4_294_967_295, *[30] * (count - 2)],
+        "num_gpus_req": [4 * each for each in nodes],
+        "num_gpus_alloc": [4 * each for each in nodes],
+        "mem_req": [237 * each for each in nodes],
+        "mem_alloc": [237 * each for each in nodes],
+        "user_id": frame["user_id"],
+        "node_power_consumption": frame["node_power_consumption"].cast(pl.List(pl.Int64)),
+        "mem_power_consumption": frame["mem_power_consumption"].cast(pl.List(pl.Int64)),
+        "cpu_power_consumption": frame["cpu_power_consumption"].cast(pl.List(pl.Int64)),
+    }
+    return pl.DataFrame(told)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pm100_as_it_is_published(tmp_path: Path, seed: int) -> None:
+    frame = pm100_published(random.Random(seed))
+    path = tmp_path / "job_table.parquet"
+    frame.write_parquet(path)
+    trace = read_jobs(path)
+    assert trace.source == "PM100, job_table.parquet"
+    assert trace.notes == ()
+    rows = [by_id(trace)[str(each)] for each in frame["job_id"].to_list()]
+    assert trace.cpus[rows].tolist() == frame["num_cores_alloc"].to_list()
+    assert trace.column("requested_cpus")[rows].tolist() == frame["num_cores_req"].to_list()
+    limits = trace.column("requested_s")[rows]
+    assert (limits[0], limits[2]) == (270 * 60, 30 * 60)
+    assert np.isnan(limits[1])
+    assert len(trace.profiles) > 0
+    # Times as pandas keeps them, and as numbers of seconds or nanoseconds, are the same times.
+    clocks = ["eligible_time", "end_time", "start_time", "submit_time"]
+    for changed in (
+        pl.col(clocks).dt.cast_time_unit("ns"),
+        pl.col(clocks).dt.convert_time_zone("Europe/Rome"),
+        pl.col(clocks).dt.epoch("s"),
+        pl.col(clocks).dt.epoch("us"),
+        pl.col(clocks).dt.epoch("ns"),
+    ):
+        frame.with_columns(changed).write_parquet(path)
+        assert read_jobs(path).arrival.tolist() == trace.arrival.tolist()
+    # Ids and users among which one is missing are fractions to pandas, and stay what they were.
+    frame.with_columns(pl.col("job_id", "user_id").cast(pl.Float64)).write_parquet(path)
+    assert by_id(read_jobs(path)) == by_id(trace)
+
+
+def test_pm100_with_less_than_all_its_columns(tmp_path: Path) -> None:
+    frame = pm100_published(random.Random(5))
+    path = tmp_path / "jobs.parquet"
+    frame.drop("run_time").write_parquet(path)
+    frame.write_parquet(tmp_path / "all.parquet")
+    whole = read_jobs(tmp_path / "all.parquet")
+    assert read_jobs(path).length_s.tolist() == whole.length_s.tolist()
+    # A job that ends before it starts, and a table that says nothing of the length.
+    backwards = frame.with_columns(end_time=pl.col("start_time") - pl.duration(seconds=1))
+    backwards.drop("run_time").write_parquet(path)
+    with pytest.raises(FormatError, match="'end_time': record 1: the job ends before it starts"):
+        read_jobs(path)
+    frame.drop("run_time", "end_time").write_parquet(path)
+    with pytest.raises(FormatError, match=r"no known format.*It is a table of cores_alloc_layout"):
+        read_jobs(path)
+    # Nodes of which nobody says how many CPUs are those of Marconi100, and so it is said.
+    frame.drop("num_cores_alloc", "num_cores_req").write_parquet(path)
+    trace = read_jobs(path)
+    assert trace.cpus.tolist() == whole.cpus.tolist()
+    assert trace.notes == ("each node counts as 128 CPUs, as Slurm counted on Marconi100",)
+    assert len(Workload.from_trace(trace, wait="6h")) == frame.height
+
+
+def test_pm100_power_that_is_none(tmp_path: Path) -> None:
+    frame = pm100_published(random.Random(6))
+    path = tmp_path / "jobs.parquet"
+    frame.with_columns(node_power_consumption=pl.lit(None)).write_parquet(path)
+    trace = read_jobs(path)
+    assert np.isnan(trace.column("power_w")).all()
+    assert trace.profiles == ()
+    watts = frame["node_power_consumption"].to_list()
+    expected = read_jobs_of(frame, path)
+    watts[0] = [watts[0][0], -7, *watts[0][2:]]
+    damaged = frame.with_columns(node_power_consumption=pl.Series(watts))
+    mended = read_jobs_of(damaged, path)
+    # The first two samples of a job are of one level, so that nothing is lost here.
+    assert mended.column("power_w").tolist() == expected.column("power_w").tolist()
+    assert mended.notes == (
+        "1 sample of power below 0, or beyond all that a job draws: the one before holds on",
+    )
+    for wrong, message in (
+        (pl.duration(seconds=pl.col("run_time")), "numbers are needed here, not Duration"),
+        (pl.col("nodes"), "numbers are needed here, not List"),
+    ):
+        frame.with_columns(run_time=wrong).write_parquet(path)
+        with pytest.raises(FormatError, match=f"column 'run_time': {message}"):
+            read_jobs(path)
+    frame.with_columns(user_id=pl.col("nodes")).write_parquet(path)
+    with pytest.raises(FormatError, match="column 'user_id': texts are needed here, not List"):
+        read_jobs(path)
+
+
+def read_jobs_of(frame: pl.DataFrame, path: Path) -> Trace:
+    frame.write_parquet(path)
+    return read_jobs(path)
+
+
+AZURE_ROWS = (
+    "71fJw0x+Sm/xKA=,VDU4C8cq+OR,Pc2VLB8/oAi==,558300,1673700,91.77696,0.7288786,20.794908,"
+    "Delay-insensitive,>24,64\n"
+    "bb=,s2,d2,424500,425400,37.879261,3.3253582,37.87926,Unknown,4,32\n"
+)
+AZURE_HEADINGS = (
+    "vmid,subscriptionid,deploymentid,vmcreated,vmdeleted,maxcpu,avgcpu,p95maxcpu,vmcategory,"
+    "vmcorecountbucket,vmmemorybucket",
+    "vm_id,subscription_id,deployment_id,vm_created,vm_deleted,max_cpu,avg_cpu,p95_max_cpu,"
+    "vm_category,vm_core_count_bucket,vm_memory_bucket",
+    "Encrypted VM id,Encrypted subscription id,Encrypted deployment id,Timestamp VM created,"
+    "Timestamp VM deleted,Max CPU utilization,Avg CPU utilization,P95 of Max CPU utilization,"
+    "VM category,VM virtual core count bucket,VM memory (GBs) bucket",
+)
+
+
+@pytest.mark.parametrize("heading", AZURE_HEADINGS)
+@pytest.mark.parametrize("quoted", [False, True])
+def test_azure_under_any_heading(tmp_path: Path, heading: str, quoted: bool) -> None:
+    text = f"{heading}\n{AZURE_ROWS}"
+    if quoted:
+        text = text.replace(",", '","').replace("\n", '"\r\n"').removesuffix('"')
+        text = f'"{text}'
+    (tmp_path / "vmtable.csv").write_bytes(text.encode())
+    trace = read_jobs(tmp_path / "vmtable.csv")
+    assert trace.arrival.tolist() == [424500, 558300]
+    assert trace.cpus.tolist() == [4, 24]
+
+
+@pytest.mark.parametrize("form", ["azure", "pai"])
+def test_tables_that_end_within_a_line(tmp_path: Path, form: str) -> None:
+    text = AZURE_ROWS
+    if form == "pai":
+        text = "j,t,1.0,Terminated,5.0,9.0,600.0,29.3,50.0,V100\n" * 2
+    (tmp_path / "part.csv").write_text(text + text[: text.index("\n") // 2])
+    with pytest.raises(FormatError, match=r"line 3: the last line has .* cells: fetch the file"):
+        read_jobs(tmp_path / "part.csv")
+
+
+def test_google_parts_and_what_lies_outside_the_trace(tmp_path: Path) -> None:
+    def event(moment: int, kind: int, name: int, **more: Any) -> dict[str, Any]:
+        told = {"time": str(moment), "type": str(kind), "collection_id": str(name)}
+        return told | {"collection_type": "0", "instance_index": "0", **more}
+
+    whole = [event(700 * 10**6, 0, 1), event(701 * 10**6, 3, 1), event(9 * 10**8, 6, 1)]
+    others = [
+        event(0, 2, 2),  # There before the trace, whatever is told of it first.
+        event(2**63 - 1, 0, 3),
+        event(800 * 10**6, 6, 4),  # Its submission is in another part.
+        event(800 * 10**6, 0, 5),
+        event(790 * 10**6, 3, 5),
+        event(2**63 - 1, 8, 5),
+    ]
+    as_lines(tmp_path / "first", whole)
+    as_lines(tmp_path / "second", others)
+    # Parts of a trace that were packed one by one are one when they are joined.
+    packed = b"".join(gzip.compress((tmp_path / part).read_bytes()) for part in ("first", "second"))
+    (tmp_path / "all.json.gz").write_bytes(packed)
+    trace = read_jobs(tmp_path / "all.json.gz")
+    assert trace.column("id").tolist() == ["1", "5"]
+    assert trace.length_s.tolist()[0] == 199
+    assert np.isnan(trace.length_s[1])
+    assert np.isnan(trace.column("wait_s")[1])
+    for note in (
+        "1 job submitted before the trace begins left out",
+        "1 job submitted after the trace ends left out",
+        "1 job whose SUBMIT is not in this file, but maybe in another part of the trace, left out",
+        "1 job said to start before it was submitted: how long that waited is unknown",
+    ):
+        assert note in trace.notes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_google_events_that_became_fractions(tmp_path: Path, seed: int) -> None:
+    events, expected = google_events(random.Random(seed))
+    flat = []
+    for event in events:
+        request = event.get("resource_request", {"cpus": None, "memory": None})
+        whole = ("time", "type", "collection_id", "instance_index", "collection_type")
+        told = {key: float(event[key]) for key in whole if key in event}
+        ids = [float(each) for each in event.get("start_after_collection_ids", ())]
+        told |= {f"resource_request_{what}": request[what] for what in request}
+        flat.append(told | {"start_after_collection_ids": ids})
+    flat.append(
+        {"time": float(2**63 - 1), "type": 8.0, "collection_id": float(next(iter(expected)))}
+    )
+    as_parquet(tmp_path / "events.parquet", flat)
+    trace = read_jobs(tmp_path / "events.parquet")
+    rows_of = by_id(trace)
+    assert set(rows_of) == set(expected)
+    for name, (submitted, _, last, cpus, instances, told, after) in expected.items():
+        row = rows_of[name]
+        assert trace.arrival[row] == pytest.approx(submitted / 1e6)
+        assert trace.length_s[row] + trace.column("wait_s")[row] == pytest.approx(
+            (last - submitted) / 1e6
+        )
+        assert trace.cpus[row] == pytest.approx(cpus)
+        assert trace.column("nodes")[row] == instances
+        assert state(trace, row) == told
+        assert (trace.column("after")[row] or "").split() == after
+
+
+def philly_job(name: str, submitted: str | None, start: str | None) -> dict[str, Any]:
+    attempt = {"start_time": start, "end_time": None, "detail": []}
+    job = {"status": "Pass", "vc": "a", "jobid": name, "attempts": [attempt]}
+    return job | {"submitted_time": submitted, "user": "u"}
+
+
+def test_philly_times_that_are_missing_or_say_more(tmp_path: Path) -> None:
+    path = tmp_path / "cluster_job_log"
+    first = philly_job("first", "2017-10-07 01:11:39", "2017-10-07 01:11:49")
+    log = [first, philly_job("unsaid", "None", None), philly_job("null", None, None)]
+    log.append(philly_job("early", "2017-10-07 02:00:00", "2017-10-07 01:00:00"))
+    path.write_text(json.dumps(log))
+    trace = read_jobs(path)
+    assert trace.column("id").tolist() == ["first", "early"]
+    assert trace.column("wait_s").tolist()[0] == 10
+    assert np.isnan(trace.column("wait_s")[1])
+    assert "2 jobs without a time of submission left out" in trace.notes
+    assert any("1 job said to start before it was submitted" in note for note in trace.notes)
+    assert any("have no zone" in note for note in trace.notes)
+    path.write_text(json.dumps(log[1:3]))
+    with pytest.raises(FormatError, match="no job of the log says when it was submitted"):
+        read_jobs(path)
+    # Half past one on the day the clocks went back was twice: the zone says which it is.
+    zoned = [philly_job(zone, f"2017-11-05 01:30:00 {zone}", None) for zone in ("PST", "PDT")]
+    path.write_text(json.dumps(zoned))
+    trace = read_jobs(path)
+    assert trace.column("id").tolist() == ["PDT", "PST"]
+    assert trace.arrival.tolist() == [
+        datetime(2017, 11, 5, hour, 30, tzinfo=UTC).timestamp() for hour in (8, 9)
+    ]
+    assert not any("zone" in note for note in trace.notes)
+
+
+def archive(path: Path, members: dict[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as packed:
+        for name, text in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text.encode())
+            packed.addfile(entry, io.BytesIO(text.encode()))
+    return path
+
+
+def test_archives(tmp_path: Path) -> None:
+    table = "j,t,1.0,Terminated,5.0,9.0,600.0,29.3,50.0,V100\n"
+    # PAI's tables are archives of one file each; a Mac adds what it knows of that file.
+    one = archive(
+        tmp_path / "pai_task_table.tar.gz", {"._x.csv": "\0", "pai_task_table.csv": table}
+    )
+    trace = read_jobs(one)
+    assert (trace.source, trace.length_s.tolist()) == ("PAI task table, pai_task_table.tar.gz", [4])
+    many = archive(tmp_path / "trace-data.tar.gz", {"cluster_job_log": "[]", "machines": "m1,8"})
+    with pytest.raises(FormatError, match=r"2 files \(cluster_job_log, machines\): unpack it"):
+        read_jobs(many)
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(gzip.decompress(one.read_bytes())[:700])
+    with pytest.raises(FormatError, match="archive"):
+        read_jobs(cut)
+    with pytest.raises(FileProblem, match="is a folder: name a file in it"):
+        read_jobs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (bz2.compress(b"a,b\n"), "packed with bzip2: unpack it first, with bunzip2 jobs"),
+        (lzma.compress(b"a,b\n"), "packed with xz: unpack it first, with unxz jobs"),
+        (b"\x28\xb5\x2f\xfd\x04\x00", "packed with zstd: unpack it first, with unzstd jobs"),
+        (b"PK\x03\x04\x14\x00\x00", "packed with zip: unpack it first, with unzip jobs"),
+    ],
+)
+def test_what_is_packed_otherwise(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "jobs").write_bytes(data)
+    with pytest.raises(FormatError, match=message):
+        read_jobs(tmp_path / "jobs")
+
+
+def test_carbs_with_the_columns_of_any_table(tmp_path: Path) -> None:
+    path = tmp_path / "phased.csv"
+    path.write_text(
+        "\nid|arrival_time|length|cpus|name|args|user|deadline|colour\n"
+        "#9|50|3600|1|phases|[{'duration': 3600, 'power': 9}]|ann|9000|red\n"
+        "\n"
+        "7|10|7200|2|phases|[{'duration': 3600, 'power': 5}]|bob||blue\n"
+    )
+    trace = read_jobs(path)
+    assert trace.source == "carbs, phased.csv"
+    assert trace.column("id").tolist() == ["7", "#9"]
+    assert trace.column("user").tolist() == ["bob", "ann"]
+    assert trace.column("deadline")[1] == 9000
+    powers = [trace.profiles[place].work[0].power_w for place in trace.column("profile").tolist()]
+    assert powers == [5, 9]
+    assert trace.notes == (
+        "columns ignored: colour",
+        "1 job whose phases do not add up to the length: the phases count",
+    )
+    path.write_text(path.read_text().replace("bob||", "bob|soon|"))
+    with pytest.raises(FormatError, match="line 5, column 'deadline': 'soon' is not a number"):
         read_jobs(path)

@@ -170,7 +170,10 @@ def _show(portrait: Portrait, zone: Zone) -> None:
     )
     for count, words in (
         (told["never_ran"], "never ran"),
-        (told["length_unknown"], "have no known length"),
+        (
+            told["length_unknown"],
+            f"{'has' if told['length_unknown'] == 1 else 'have'} no known length",
+        ),
     ):
         if count:
             say(f"{format_count(count, 'job')} of them {words}.")

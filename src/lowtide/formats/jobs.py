@@ -36,7 +36,7 @@ from lowtide.samples import load_profile
 from lowtide.signal import FloatArray
 from lowtide.states import STATUSES, status_code
 from lowtide.trace import Trace
-from lowtide.units import TimeLike
+from lowtide.units import TimeLike, format_count
 
 TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "ms": 1e-3}
 FORMATS: Registry[JobFormat] = Registry("lowtide.job_formats", "job format")
@@ -74,6 +74,8 @@ _NUMBERED = ("id", "user", "group", "executable", "queue", "partition")
 _KNOWN = (*_NUMBERS, *_MORE_NUMBERS, *_INSTANTS, *_TEXTS)
 # A median job of under a minute is rare; one of under sixty hours is not.
 _SHORTEST_MEDIAN_S = 60.0
+# What a reader notes of times that are taken for UTC.
+ZONELESS = "times have no zone: they are taken as they stand, as if in UTC"
 # No published trace lasts longer than this: whoever's would, in hours, has counted in seconds.
 _LONGEST_DAYS = 3_650.0
 # Whole numbers below this are told apart.
@@ -155,6 +157,17 @@ def seconds_only(time_unit: str | None, what: str) -> None:
     if time_unit not in (None, "s"):
         given = Argument("time_unit", time_unit)
         raise InvalidInput(f"{what} counts in seconds: leave out {given}", arguments=(given,))
+
+
+def waits(arrival: FloatArray, start: FloatArray, notes: list[str]) -> FloatArray:
+    """Return how long jobs waited, NaN and a note for those that start before they arrive."""
+    waited_s = start - arrival
+    if early := int(np.count_nonzero(waited_s < 0)):
+        notes.append(
+            f"{format_count(early, 'job')} said to start before it was submitted: how long that "
+            "waited is unknown"
+        )
+    return np.where(waited_s >= 0, waited_s, np.nan)
 
 
 def _format_of(source: Source, name: str | None) -> JobFormat:
@@ -355,7 +368,7 @@ def render(trace: Trace) -> str:
         if "" in cells:
             raise InvalidInput(
                 f"job {cells.index('') + 1} has no {name}, which a job table needs: write .swf or "
-                f".parquet, or leave out the {cells.count('')} jobs without it"
+                f".parquet, or leave out the {format_count(cells.count(''), 'job')} without it"
             )
     text = io.StringIO()
     if len(trace) and np.median(trace.length_s) < _SHORTEST_MEDIAN_S:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from lowtide.changepoints import find_changes, noise_variance, price_of_a_change
 from lowtide.errors import FormatError, InvalidInput, LowtideError
-from lowtide.formats.jobs import JobReader, is_date, says_zone, seconds_only
+from lowtide.formats import jobs
+from lowtide.formats.jobs import ZONELESS, JobReader, is_date, says_zone, seconds_only, waits
 from lowtide.formats.source import Source
 from lowtide.formats.table_reader import MOST, ParquetSheet, Sheet
 from lowtide.formats.times import instants
@@ -28,13 +30,13 @@ from lowtide.units import format_count
 
 # PM100: seconds between samples, and what they may be called, the whole job's first.
 _SAMPLED_S = 20.0
-_ZONELESS = "times have no zone: they are taken as they stand, as if in UTC"
 # What Slurm calls endless.
 _NO_LIMIT = 2.0**32 - 2
+# What Slurm counts on each node of Marconi100: 32 cores, and four threads on each.
+_NODE_CPUS = 128
 _POWERS = ("node_power_consumption", "power_consumption")
 # By what a trace calls them; a later release says cores where the first said CPUs.
 _PM100 = {
-    "length_s": ("run_time",),
     "cpus": ("num_cores_alloc", "num_cpus_alloc"),
     "gpus": ("num_gpus_alloc",),
     "nodes": ("num_nodes_alloc",),
@@ -52,35 +54,36 @@ _PM100_TEXTS = {
 
 def _recognises_pm100(source: Source) -> bool:
     sheet = Sheet.of(source)
-    needed = {"job_id", "submit_time", "run_time"}
-    return isinstance(sheet, ParquetSheet) and needed <= set(sheet.headings)
+    if not isinstance(sheet, ParquetSheet) or not {"job_id", "submit_time"} <= set(sheet.headings):
+        return False
+    return "run_time" in sheet.headings or {"start_time", "end_time"} <= set(sheet.headings)
 
 
 def _read_pm100(source: Source, time_unit: str | None) -> Trace:
     seconds_only(time_unit, "PM100")
     sheet = Sheet.of(source)
     if not isinstance(sheet, ParquetSheet):
-        raise FormatError("PM100 is a Parquet file, and this is none", path=source.path)
-    for needed in ("job_id", "submit_time", "run_time"):
+        raise FormatError(
+            "PM100 is a Parquet file, and this is none: name job_table.parquet as it was fetched",
+            path=source.path,
+        )
+    for needed in ("job_id", "submit_time"):
         sheet.find(needed)
     notes: list[str] = []
     arrival = _instants(sheet, "submit_time", notes)
-    sheet.require("submit_time", np.isfinite(arrival), "a time is missing")
-    columns: dict[str, Any] = {"arrival": arrival}
+    sheet.require("submit_time", np.isfinite(arrival), "a time is missing: leave the job out")
+    columns: dict[str, Any] = {"arrival": arrival, "length_s": _ran(sheet, notes)}
     if "start_time" in sheet.headings:
-        waited_s = _instants(sheet, "start_time", notes) - arrival
-        if early := int(np.count_nonzero(waited_s < 0)):
-            notes.append(
-                f"{format_count(early, 'job')} said to start before it was submitted: how long "
-                "that waited is unknown"
-            )
-        columns["wait_s"] = np.where(waited_s >= 0, waited_s, np.nan)
+        columns["wait_s"] = waits(arrival, _instants(sheet, "start_time", notes), notes)
     for name, headings in _PM100.items():
         there = [heading for heading in headings if heading in sheet.headings][:1]
         for heading in there:
             _, (values,) = sheet.read(numbers=[heading])
             sheet.require_sane(heading, values)
             columns[name] = values
+    if "cpus" not in columns and "nodes" in columns:
+        columns["cpus"] = _NODE_CPUS * columns["nodes"]
+        notes.append(f"each node counts as {_NODE_CPUS} CPUs, as Slurm counted on Marconi100")
     if "time_limit" in sheet.headings:
         _, (minutes,) = sheet.read(numbers=["time_limit"])
         limited = (minutes > 0) & (minutes < _NO_LIMIT)
@@ -95,9 +98,13 @@ def _read_pm100(source: Source, time_unit: str | None) -> Trace:
     profiles: list[PowerProfile] = []
     for heading in [name for name in _POWERS if name in sheet.headings][:1]:
         places, watts = [], []
-        for samples, length_s in zip(
-            sheet.lists(heading).to_list(), columns["length_s"].tolist(), strict=True
-        ):
+        sampled = sheet.lists(heading)
+        if absurd := _absurd(sampled):
+            notes.append(
+                f"{format_count(absurd, 'sample')} of power below 0, or beyond all that a job "
+                "draws: the one before holds on"
+            )
+        for samples, length_s in zip(sampled.to_list(), columns["length_s"].tolist(), strict=True):
             made = sampled_profile(samples or (), _SAMPLED_S, length_s)
             plain = made is None or len(made.work) == 1
             places.append(-1 if plain else len(profiles))
@@ -109,6 +116,25 @@ def _read_pm100(source: Source, time_unit: str | None) -> Trace:
     )
 
 
+def _ran(sheet: Sheet, notes: list[str]) -> FloatArray:
+    """Return how long jobs ran, by their start and end where nothing else says it."""
+    if "run_time" in sheet.headings:
+        _, (ran_s,) = sheet.read(numbers=["run_time"])
+        sheet.require_sane("run_time", ran_s)
+        return ran_s
+    for heading in ("start_time", "end_time"):
+        sheet.find(heading)
+    ran_s = _instants(sheet, "end_time", notes) - _instants(sheet, "start_time", notes)
+    sheet.require("end_time", ~(ran_s < 0), "the job ends before it starts: mend one of the times")
+    return ran_s
+
+
+def _absurd(samples: pl.Series) -> int:
+    """Return how many samples are no power that anything draws."""
+    watts = samples.explode()
+    return int(((watts < 0) | (watts > MOST)).sum())
+
+
 def _instants(sheet: Sheet, heading: str, notes: list[str]) -> FloatArray:
     """Return instants, NaN where a job has none; those without a zone are taken for UTC."""
     (texts,), _ = sheet.read(texts=[heading])
@@ -116,8 +142,8 @@ def _instants(sheet: Sheet, heading: str, notes: list[str]) -> FloatArray:
     if not known.any():
         return np.full(known.size, np.nan)
     first = texts[int(known.argmax())]
-    if is_date(first) and not says_zone(first) and _ZONELESS not in notes:
-        notes.append(_ZONELESS)
+    if is_date(first) and not says_zone(first) and ZONELESS not in notes:
+        notes.append(ZONELESS)
     # Rows without a time are filled for the reader, so that it counts rows as the file has them.
     moments = instants(texts.fill_null(first), sheet.place(heading), tz="UTC")
     return np.where(known, moments, np.nan)
@@ -171,6 +197,8 @@ PM100 = JobReader(_recognises_pm100, _read_pm100)
 _CARBS = ("arrival_time", "length", "cpus")
 _LONGEST = 1_000_000
 _MOST_PHASES = 100_000
+# How far the phases of a job may be from its length, in seconds and as a share: some round it.
+_NEAR_S, _NEAR = 1.0, 0.01
 
 
 def _carbs_headings(source: Source) -> tuple[list[str], str]:
@@ -197,47 +225,68 @@ def _read_carbs(source: Source, time_unit: str | None) -> Trace:
         )
     kind = next((name for name in ("type", "name") if name in headings), None)
     reader = csv.reader(io.StringIO(source.text, newline=""), delimiter=separator)
-    rows: list[dict[str, Any]] = []
+    filled = (cells for cells in reader if any(cell.strip() for cell in cells))
+    # All but type and args is a plain table, in which a row stays on its line.
+    others = [name for name in headings if name not in (*_CARBS, kind, "args", "profile")]
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    arrivals: list[float] = []
+    places: list[int] = []
+    unlike = 0
     profiles: list[PowerProfile] = []
     known: dict[tuple[str, str, str], int] = {}
     try:
-        next(reader)
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
+        next(filled)
+        table.write("\n" * (reader.line_num - 1))
+        writer.writerow([*_CARBS, *others])
+        line = reader.line_num
+        for cells in filled:
+            table.write("\n" * (reader.line_num - line - 1))
+            line = reader.line_num
             if len(cells) != len(headings):
                 raise FormatError(
                     f"this line has {len(cells)} cells under {len(headings)} headings",
                     path=source.path,
-                    line=reader.line_num,
+                    line=line,
                 )
             row = dict(zip(headings, (cell.strip() for cell in cells), strict=True))
-            numbers = {name: _number(source, reader.line_num, name, row[name]) for name in _CARBS}
+            numbers = {name: _number(source, line, name, row[name]) for name in _CARBS}
             said = (row.get(kind or "", ""), row.get("args", ""), row["length"])
             if said[0] and said[1] and said not in known:
                 try:
                     made = _carbs_profile(said[0], said[1], numbers["length"])
                 except LowtideError as error:
                     raise FormatError(
-                        str(error), path=source.path, line=reader.line_num, column="args"
+                        str(error), path=source.path, line=line, column="args"
                     ) from error
                 known[said] = len(profiles)
                 profiles.append(made)
-            rows.append({**numbers, "profile": known.get(said, -1)})
+            place = known.get(said, -1)
+            whole_s = numbers["length"] if place < 0 else profiles[place].run_s
+            unlike += abs(whole_s - numbers["length"]) > max(_NEAR_S, _NEAR * whole_s)
+            writer.writerow([row[name] for name in (*_CARBS, *others)])
+            arrivals.append(numbers["arrival_time"])
+            places.append(place)
     except csv.Error as error:
         raise FormatError(
             f"not a readable table ({error})", path=source.path, line=reader.line_num
         ) from None
-    if not rows:
+    if not places:
         raise FormatError("there is a heading and no row below it", path=source.path)
-    columns = {
-        "arrival": [row["arrival_time"] for row in rows],
-        "length_s": [row["length"] for row in rows],
-        "cpus": [row["cpus"] for row in rows],
-    }
+    told = jobs.read(Source(path=source.path, data=table.getvalue().encode()), "s")
+    notes = list(told.notes)
+    if unlike:
+        notes.append(
+            f"{format_count(unlike, 'job')} whose phases do not add up to the length: the phases "
+            "count"
+        )
+    columns = dict(told.columns)
     if profiles:
-        columns["profile"] = [row["profile"] for row in rows]
-    return Trace(columns=columns, source=f"carbs, {source.path.name}", profiles=profiles)
+        # A trace is in order of arrival.
+        columns["profile"] = np.array(places)[np.argsort(arrivals, kind="stable")]
+    return Trace(
+        columns=columns, source=f"carbs, {source.path.name}", profiles=profiles, notes=notes
+    )
 
 
 def _number(source: Source, line: int, name: str, cell: str) -> float:
@@ -268,8 +317,11 @@ def _carbs_profile(kind: str, text: str, length_s: float) -> PowerProfile:
         raise InvalidInput(f"args have {len(text)} characters, and {_LONGEST} at most are read")
     try:
         args = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise InvalidInput(f"args are no literal of numbers, lists and tables ({error})") from None
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        raise InvalidInput(
+            "args are no literal of numbers, texts, lists and tables, as Python writes them: "
+            f"{text[:40]!r}"
+        ) from None
     return _KINDS[kind](args, length_s)
 
 

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.errors import FormatError
-from lowtide.formats.jobs import JobReader, seconds_only
+from lowtide.formats.jobs import ZONELESS, JobReader, seconds_only, waits
 from lowtide.formats.source import Place, Source, is_number
 from lowtide.formats.table_reader import MOST, ParquetSheet, Sheet, are_records
 from lowtide.signal import FloatArray
@@ -37,12 +38,14 @@ _PAI = (
 )
 _PAI_STATES = {"terminated": "completed", "failed": "failed", "running": "running"}
 _PAI_STATES |= {"waiting": "pending"}
+# What a job comes to whose tasks came to several things: the first of these.
+_WORST = ("running", "pending", "failed", "cancelled", "preempted", "unknown", "completed")
 
 
 def _headless(source: Source, headings: Sequence[str], numbers: Sequence[str]) -> Sheet | None:
     """Return a table whose columns are known by their places; None where a line is not like it.
 
-    A heading, which some copies have, is passed over.
+    A heading, which some copies have, is passed over: a line that fits but for its numbers.
 
     Args:
         numbers: Columns that hold numbers, or nothing.
@@ -54,16 +57,39 @@ def _headless(source: Source, headings: Sequence[str], numbers: Sequence[str]) -
         rows = [next(csv.reader([line.strip()]), []) for line in lines[:2]]
     except csv.Error:
         return None
+    if any(len(row) != len(headings) for row in rows[:1]):
+        return None
+    places = [headings.index(name) for name in numbers]
     body = 0
-    if len(rows) > 1 and rows[0] and rows[0][0].replace(" ", "").lower() == headings[0]:
+    if len(rows) > 1 and not any(_fits(rows[0][place]) for place in places):
         body = len(lines[0].encode()) + 1
         rows = rows[1:]
-    if len(rows[0]) != len(headings):
-        return None
-    row = dict(zip(headings, (cell.strip() for cell in rows[0]), strict=True))
-    if not all(row[name] == "" or is_number(row[name]) for name in numbers):
+    if len(rows[0]) != len(headings) or not all(_fits(rows[0][place]) for place in places):
         return None
     return Sheet(source=source, headings=tuple(headings), notes={}, separator=",", body=body)
+
+
+def _fits(cell: str) -> bool:
+    return cell.strip() == "" or is_number(cell)
+
+
+def _require_whole(sheet: Sheet) -> None:
+    """Refuse a table that ends within a line, as one does that was not fetched to its end."""
+    if isinstance(sheet, ParquetSheet):
+        return
+    last = sheet.source.data[sheet.body :].rstrip().rpartition(b"\n")[2].decode("utf-8", "replace")
+    try:
+        count = len(next(csv.reader([last], delimiter=sheet.separator), []))
+    except csv.Error:
+        # Whoever reads the rows will say what is wrong with them.
+        return
+    if count < len(sheet.headings):
+        raise FormatError(
+            f"the last line has {count} of {len(sheet.headings)} cells: fetch the file again, it "
+            "may be cut short",
+            path=sheet.source.path,
+            line=sheet.source.data.rstrip().count(b"\n") + 1,
+        )
 
 
 def _azure_sheet(source: Source) -> Sheet | None:
@@ -84,6 +110,7 @@ def _read_azure(source: Source, time_unit: str | None) -> Trace:
             path=source.path,
             line=1,
         )
+    _require_whole(sheet)
     texts, numbers = sheet.read(
         texts=["vmid", "subscription", "deployment", "category", "cores", "memory_gb"],
         numbers=["created", "deleted", "avgcpu"],
@@ -160,6 +187,7 @@ def _read_pai(source: Source, time_unit: str | None) -> Trace:
         )
     for heading in _PAI[:9]:
         sheet.find(heading)
+    _require_whole(sheet)
     (names, states), numbers = sheet.read(
         texts=["job_name", "status"],
         numbers=["inst_num", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu"],
@@ -168,33 +196,26 @@ def _read_pai(source: Source, time_unit: str | None) -> Trace:
         sheet.require_sane(heading, values)
     count, start, end, cpu, memory, gpu = numbers
     count = np.where(np.isnan(count), 1.0, count)
-    jobs: dict[str, list[int]] = {}
-    for row, name in enumerate(names.to_list()):
-        if name is None:
-            raise sheet.place("job_name").error("a task needs the name of its job", row)
-        jobs.setdefault(name, []).append(row)
-    words = [_PAI_STATES.get((state or "").strip().lower(), "unknown") for state in states]
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("id", "arrival", "length_s", "cpus", "gpus", "memory_bytes", "status")
+    sheet.require("job_name", names.is_not_null().to_numpy(), "a task needs the name of its job")
+    jobs = _Groups(names.rank("dense").to_numpy())
+    begin, end = jobs.over(np.fmin, start), jobs.over(np.maximum, end)
+    # One task whose end is not known leaves that of the job open.
+    ran_s = end - begin
+    words = {state: _PAI_STATES.get(state, "unknown") for state in map(_lower, states.unique())}
+    worst = np.array([_WORST.index(words[_lower(state)]) for state in states])
+    codes = np.array([STATUSES.index(word) for word in _WORST])
+    columns = {
+        "id": jobs.first(np.array(names.to_list(), dtype=object)),
+        "arrival": begin,
+        "length_s": np.where(ran_s >= 0, ran_s, np.nan),
+        "cpus": jobs.summed(count * cpu / 100),
+        "gpus": np.nan_to_num(jobs.summed(count * gpu / 100)),
+        "memory_bytes": jobs.summed(count * memory * _GIB),
+        "status": codes[jobs.over(np.minimum, worst)],
     }
-    waiting = backwards = 0
-    for name, rows in jobs.items():
-        begins = start[rows]
-        if np.isnan(begins).all():
-            waiting += 1
-            continue
-        begin = float(np.nanmin(begins))
-        # One task whose end is not known leaves that of the job open.
-        ran_s = float(end[rows].max()) - begin
-        backwards += ran_s < 0
-        columns["id"].append(name)
-        columns["arrival"].append(begin)
-        columns["length_s"].append(ran_s if ran_s >= 0 else np.nan)
-        columns["cpus"].append(_summed(count[rows] * cpu[rows] / 100))
-        columns["gpus"].append(np.nan_to_num(count[rows] * gpu[rows] / 100).sum())
-        columns["memory_bytes"].append(_summed(count[rows] * memory[rows] * _GIB))
-        columns["status"].append(STATUSES.index(_worst([words[row] for row in rows])))
-    if not columns["id"]:
+    started = np.isfinite(begin)
+    waiting, backwards = int(np.count_nonzero(~started)), int(np.count_nonzero(ran_s < 0))
+    if not started.any():
         raise FormatError("no task of the table ever started", path=source.path)
     notes = ["a job arrives when its first task starts: the task table has no submission"]
     if waiting:
@@ -202,27 +223,45 @@ def _read_pai(source: Source, time_unit: str | None) -> Trace:
     if backwards:
         notes.append(_ended_early(backwards, "job"))
     return Trace(
-        columns={**columns, "id": np.array(columns["id"], dtype=object)},
+        columns={name: values[started] for name, values in columns.items()},
         source=f"PAI task table, {source.path.name}",
         notes=notes,
     )
 
 
+class _Groups:
+    """Rows that belong together, in the order in which the first of each comes.
+
+    Args:
+        keys: A number for each row, the same for those of one group.
+    """
+
+    def __init__(self, keys: npt.NDArray[Any]) -> None:
+        order = np.argsort(keys, kind="stable")
+        self._begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
+        self._rows = order
+        self._order = np.argsort(order[self._begins])
+
+    def first(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values[self._rows[self._begins]][self._order]
+
+    def over(self, how: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        reduced: npt.NDArray[Any] = how.reduceat(values[self._rows], self._begins)
+        return reduced[self._order]
+
+    def summed(self, values: FloatArray) -> FloatArray:
+        """Return sums, NaN where none of a group is known."""
+        known = self.over(np.logical_or, np.isfinite(values))
+        return np.where(known, self.over(np.add, np.nan_to_num(values)), np.nan)
+
+
+def _lower(text: str | None) -> str:
+    return (text or "").strip().lower()
+
+
 def _ended_early(count: int, what: str) -> str:
     """Return the note on those whose times contradict each other."""
     return f"{format_count(count, what)} said to end before the start: how long that ran is unknown"
-
-
-def _summed(values: FloatArray) -> float:
-    """Return a sum, NaN where none of it is known."""
-    return float(np.nansum(values)) if np.isfinite(values).any() else np.nan
-
-
-def _worst(states: Sequence[str]) -> str:
-    for state in ("running", "pending", "failed", "cancelled", "preempted", "unknown"):
-        if state in states:
-            return state
-    return "completed"
 
 
 # Google: what its events are called by number, and how jobs end by them.
@@ -305,35 +344,37 @@ def _read_google(source: Source, time_unit: str | None) -> Trace:
     sets = 0
     for line, event in _events(source):
         place = Place(path=source.path, line=lambda row: row)
-        if str(event.get("collection_type") or "0") not in ("0", "JOB"):
+        if _plain(event.get("collection_type")) not in ("", "0", "JOB"):
             sets += 1
             continue
         moment = _whole(event.get("time"), place, line, "time")
         kind = _event_kind(event.get("type"), place, line)
-        name = str(event["collection_id"] if event.get("collection_id") is not None else "")
+        name = _plain(event.get("collection_id"))
         if not name:
             raise place.error("an event needs a collection_id", line)
         _add_event(found.setdefault(name, _Collection()), moment, kind, event)
     jobs = {
-        name: each
-        for name, each in found.items()
-        if each.submitted not in (None, _BEFORE, _AFTER) and each.begun != _BEFORE
+        name: each for name, each in found.items() if each.submitted not in (None, _BEFORE, _AFTER)
     }
     if not jobs:
         raise FormatError("no job was submitted within the trace", path=source.path)
     notes = ["cpus are normalised: 1 is the largest machine; memory is left out for the same"]
-    if len(found) > len(jobs):
-        early = format_count(len(found) - len(jobs), "job")
-        notes.append(f"{early} submitted before the trace begins left out")
+    for submitted, why in (
+        (_BEFORE, "submitted before the trace begins"),
+        (_AFTER, "submitted after the trace ends"),
+        (None, "whose SUBMIT is not in this file, but maybe in another part of the trace,"),
+    ):
+        if count := sum(each.submitted == submitted for each in found.values()):
+            notes.append(f"{format_count(count, 'job')} {why} left out")
     if sets:
         notes.append(f"{format_count(sets, 'event')} of allocation sets left out")
-    return Trace(
-        columns=_google_columns(jobs), source=f"Google 2019, {source.path.name}", notes=notes
-    )
+    columns = _google_columns(jobs)
+    columns["wait_s"] = waits(columns["arrival"], columns.pop("begun"), notes)
+    return Trace(columns=columns, source=f"Google 2019, {source.path.name}", notes=notes)
 
 
 def _add_event(job: _Collection, moment: int, kind: str, event: Mapping[str, Any]) -> None:
-    if kind == "SUBMIT":
+    if kind == "SUBMIT" or moment == _BEFORE:
         job.submitted = moment if job.submitted is None else min(job.submitted, moment)
     elif kind == "SCHEDULE":
         job.begun = moment if job.begun is None else min(job.begun, moment)
@@ -347,9 +388,9 @@ def _add_event(job: _Collection, moment: int, kind: str, event: Mapping[str, Any
     if event.get("start_after_collection_ids"):
         ids = event["start_after_collection_ids"]
         words = ids if isinstance(ids, list | tuple) else re.findall(r"\d+", str(ids))
-        job.after = " ".join(str(each) for each in words) or None
+        job.after = " ".join(_plain(each) for each in words) or None
     if event.get("instance_index") not in (None, ""):
-        index = str(event["instance_index"])
+        index = _plain(event["instance_index"])
         asked = _asked(event)
         if np.isfinite(asked[0]):
             before = job.instances.get(index, (0.0, 0.0))
@@ -367,7 +408,8 @@ def _asked(event: Mapping[str, Any]) -> tuple[float, float]:
     nested = request if isinstance(request, Mapping) else {}
     values = []
     for what in ("cpus", "memory"):
-        said = nested.get(what, event.get(f"resource_request.{what}"))
+        flat = event.get(f"resource_request.{what}", event.get(f"resource_request_{what}"))
+        said = nested.get(what, flat)
         known = said is not None and is_number(str(said)) and 0 <= float(said) <= MOST
         values.append(float(said) if known else np.nan)
     return values[0], values[1]
@@ -375,15 +417,14 @@ def _asked(event: Mapping[str, Any]) -> tuple[float, float]:
 
 def _google_columns(jobs: Mapping[str, _Collection]) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {
-        name: []
-        for name in ("arrival", "wait_s", "length_s", "cpus", "nodes", "priority", "status")
+        name: [] for name in ("arrival", "begun", "length_s", "cpus", "nodes", "priority", "status")
     }
     for each in jobs.values():
         submitted = int(each.submitted or 0)
         begun = np.nan if each.begun in (None, _AFTER) else float(each.begun or 0)
         over = each.end is not None and each.end >= begun
         columns["arrival"].append(submitted * _MICRO)
-        columns["wait_s"].append(max(begun - submitted, 0.0) * _MICRO)
+        columns["begun"].append(begun * _MICRO)
         columns["length_s"].append((float(each.end or 0) - begun) * _MICRO if over else np.nan)
         asked = [cpus for cpus, _ in each.instances.values()]
         columns["cpus"].append(float(np.sum(asked)) if asked else np.nan)
@@ -399,11 +440,13 @@ def _google_columns(jobs: Mapping[str, _Collection]) -> dict[str, Any]:
         "after": [each.after for each in jobs.values()],
     }
     known = {name: cells for name, cells in texts.items() if any(cells)}
-    return {**columns, **{name: np.array(cells, dtype=object) for name, cells in known.items()}}
+    return {name: np.array(cells) for name, cells in columns.items()} | {
+        name: np.array(cells, dtype=object) for name, cells in known.items()
+    }
 
 
 def _event_kind(value: Any, place: Place, line: int) -> str:
-    text = str(value).strip().upper()
+    text = _plain(value).upper()
     if text.isascii() and text.isdigit() and int(text[:4]) < len(_EVENTS):
         return _EVENTS[int(text[:4])]
     if text not in _EVENTS:
@@ -413,14 +456,25 @@ def _event_kind(value: Any, place: Place, line: int) -> str:
 
 def _whole(value: Any, place: Place, line: int, what: str) -> int:
     try:
-        number = int(str(value))
+        number = int(_plain(value))
     except ValueError:
         number = -1
-    if not 0 <= number <= _AFTER:
+    # A fraction of 64 bits has no 2⁶³ − 1.
+    if not 0 <= number <= _AFTER + 1:
         raise place.error(f"{what} is a number of microseconds, not {value!r}"[:200], line)
-    return number
+    return min(number, _AFTER)
 
 
+def _plain(value: Any) -> str:
+    """Return a number or a word as its text; whole numbers that became fractions as they were."""
+    text = "" if value is None else str(value).strip()
+    if "." in text and is_number(text) and float(text).is_integer():
+        return str(int(float(text)))
+    return text
+
+
+# Where Philly's logs say a zone, as some of them do.
+_PACIFIC = {" PST": "-08:00", " PDT": "-07:00"}
 _PHILLY_STATES = {"pass": "completed", "killed": "cancelled", "failed": "failed"}
 
 
@@ -439,14 +493,16 @@ def _read_philly(source: Source, time_unit: str | None) -> Trace:
             path=source.path,
         )
     columns: dict[str, list[Any]] = {
-        name: [] for name in ("arrival", "wait_s", "length_s", "gpus", "nodes", "status")
+        name: [] for name in ("arrival", "length_s", "gpus", "nodes", "status")
     }
     texts: dict[str, list[Any]] = {"id": [], "user": [], "queue": []}
-    backwards = 0
+    starts: list[float] = []
+    backwards = unsaid = 0
     for row, record in enumerate(document):
         submitted = _clock(record.get("submitted_time"), source, row, "submitted_time")
         if submitted is None:
-            raise Place(path=source.path, column="submitted_time").error("a time is missing", row)
+            unsaid += 1
+            continue
         attempts = record.get("attempts")
         attempts = attempts if isinstance(attempts, list) else []
         spans: list[float] = []
@@ -467,7 +523,7 @@ def _read_philly(source: Source, time_unit: str | None) -> Trace:
             listed = detail if isinstance(detail, list) else []
             machines = [each for each in listed if isinstance(each, dict)] or machines
         columns["arrival"].append(submitted)
-        columns["wait_s"].append(np.nan if begun is None else max(begun - submitted, 0.0))
+        starts.append(np.nan if begun is None else begun)
         columns["length_s"].append(sum(spans) if spans else 0.0)
         gpus = [each.get("gpus") for each in machines]
         held = sum(len(each) for each in gpus if isinstance(each, list))
@@ -480,14 +536,19 @@ def _read_philly(source: Source, time_unit: str | None) -> Trace:
         for name, key in (("id", "jobid"), ("user", "user"), ("queue", "vc")):
             value = record.get(key)
             texts[name].append(None if value is None else str(value))
-    notes = [
-        "times have no zone: they are taken as they stand, as if in UTC",
-        "a job's length is that of its attempts together; CPUs are not told",
-    ]
+    notes = ["a job's length is that of its attempts together; CPUs are not told"]
+    if not any(zone in str(document[0].get("submitted_time")) for zone in _PACIFIC):
+        notes.insert(0, ZONELESS)
+    if not starts:
+        raise FormatError("no job of the log says when it was submitted", path=source.path)
+    if unsaid:
+        notes.append(f"{format_count(unsaid, 'job')} without a time of submission left out")
     if backwards:
         notes.append(_ended_early(backwards, "attempt"))
+    wait_s = waits(np.array(columns["arrival"]), np.array(starts), notes)
+    told = {key: np.array(each, dtype=object) for key, each in texts.items()}
     return Trace(
-        columns={**columns, **{key: np.array(each, dtype=object) for key, each in texts.items()}},
+        columns={**columns, **told, "wait_s": wait_s},
         source=f"Philly, {source.path.name}",
         notes=notes,
     )
@@ -497,14 +558,16 @@ def _clock(value: Any, source: Source, row: int, key: str) -> float | None:
     """Return a time of Philly's log; None where it says none."""
     if value in (None, "", "None"):
         return None
-    text = re.sub(r" P[SD]T$", "", str(value).strip())
+    text = str(value).strip()
+    for zone, offset in _PACIFIC.items():
+        text = text.replace(zone, offset)
     try:
-        moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise Place(path=source.path, column=key).error(
             f"a time is written 2017-10-07 01:12:09, not {value!r}"[:200], row
         ) from None
-    return moment.timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 AZURE = JobReader(_recognises_azure, _read_azure)

@@ -244,9 +244,16 @@ def _format_of(source: Source, name: str | None) -> SignalFormat:
 
 def unrecognised(source: Source, what: str, names: list[str]) -> FormatError:
     """Return the error for a file that no format knows."""
-    first = source.head.strip().split("\n")[0][:60]
+    from lowtide.formats.table_reader import Sheet  # polars comes with it
+
+    sheet = Sheet.of(source) if source.is_parquet else None
+    if sheet is not None:
+        seen = f"It is a table of {', '.join(sheet.headings)}"
+    else:
+        first = source.head.strip().split("\n")[0][:60]
+        seen = f"It begins with {first!r}"
     return FormatError(
-        f"no known format of a {what}; tried {', '.join(names)}. It begins with {first!r}. "
+        f"no known format of a {what}; tried {', '.join(names)}. {seen}. "
         "If it is one of these, say which with format=",
         path=source.path,
         arguments=(Argument("format"),),

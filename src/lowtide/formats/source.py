@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +17,14 @@ from lowtide.errors import Argument, FormatError
 _HEAD_BYTES = 65_536
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PARQUET = b"PAR1"
+# Where an archive says that it is one, and how other packed files begin and are unpacked.
+_TAR = slice(257, 262)
+_PACKED = {
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\xfd7zXZ": ("xz", "unxz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"PK\x03\x04": ("zip", "unzip"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +41,22 @@ class Source:
 
     @classmethod
     def open(cls, path: Path | str) -> Source:
-        """Read a file and refuse what is neither text nor a table as Parquet."""
-        data = files.read_bytes(path).removeprefix(_BYTE_ORDER_MARK)
+        """Read a file, or the only one of an archive; refuse what is neither text nor Parquet."""
+        data = files.read_bytes(path)
+        if data[_TAR] == b"ustar":
+            data = _only_member(data, path)
+        data = data.removeprefix(_BYTE_ORDER_MARK)
         if not data or data.isspace():
             raise FormatError("the file is empty: check how it was made", path=path)
         source = cls(path=Path(path), data=data)
+        for begin, (packer, program) in _PACKED.items():
+            if data.startswith(begin):
+                name = source.path.name
+                raise FormatError(
+                    f"this is a binary file, packed with {packer}: unpack it first, with "
+                    f"{program} {name}",
+                    path=path,
+                )
         if b"\0" in data[:_HEAD_BYTES] and not source.is_parquet:
             raise FormatError(
                 "this is a binary file: lowtide reads text (CSV, JSON, SWF), plain or gzip, and "
@@ -81,6 +102,29 @@ class Source:
             ) from None
         except (ValueError, RecursionError) as error:
             raise FormatError(f"not usable JSON ({error})", path=self.path) from None
+
+
+def _only_member(data: bytes, path: Path | str) -> bytes:
+    """Return the file that an archive holds, or say which ones there are."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            # A Mac lays a file of its own beside each.
+            found = [
+                each
+                for each in archive
+                if each.isfile() and not Path(each.name).name.startswith("._")
+            ]
+            member = archive.extractfile(found[0]) if len(found) == 1 else None
+            if member is not None:
+                return member.read()
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+        raise FormatError(f"a damaged archive ({error}): fetch it again", path=path) from None
+    named = ", ".join(each.name for each in found[:5]) + ", …" * (len(found) > 5)
+    raise FormatError(
+        f"an archive of {len(found)} files ({named}): unpack it, with tar -xf {Path(path).name}, "
+        "and name the table of jobs",
+        path=path,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

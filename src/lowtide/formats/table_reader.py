@@ -29,6 +29,8 @@ _MISSING = ("", "nan", "na", "n/a", "null", "none")
 _PEEKED_BYTES = 65_536
 # No count, second, watt or byte of a job comes near this: what is beyond is a slip.
 MOST = 1e18
+# Whole numbers below this are told apart.
+_EXACT = 2.0**53
 _NOTE = re.compile(r"#\s*([A-Za-z_]+):\s*(.*)")
 
 
@@ -279,6 +281,8 @@ class ParquetSheet(Sheet):
     def lists(self, heading: str) -> pl.Series:
         """Return a column of lists of numbers."""
         cells = self.frame.to_series(self.headings.index(heading))
+        if cells.dtype == pl.Null:
+            return cells.cast(pl.List(pl.Float64))
         if not isinstance(cells.dtype, pl.List | pl.Array) or not cells.dtype.inner.is_numeric():
             raise self.place(heading).error("a list of numbers is needed in every row")
         return cells.cast(pl.List(pl.Float64), strict=False)
@@ -292,8 +296,8 @@ class ParquetSheet(Sheet):
         read = []
         for name in numbers:
             cells = self.frame.to_series(self.headings.index(name))
-            values = _as_text(cells) if cells.dtype.is_temporal() else cells
             try:
+                values = _as_text(cells) if cells.dtype.is_temporal() else cells
                 found = values.cast(pl.Float64, strict=False)
             except pl.exceptions.PolarsError:
                 raise self.place(name).error(
@@ -304,12 +308,14 @@ class ParquetSheet(Sheet):
                 row = int(wrong.argmax())
                 raise self.place(name).error(f"{values[row]!r} is not a number", row)
             read.append(np.asarray(found.to_numpy(), np.float64))
-        try:
-            return [
-                _as_text(self.frame.to_series(self.headings.index(name))) for name in texts
-            ], read
-        except pl.exceptions.PolarsError as error:
-            raise FormatError(f"not a readable table ({error})", path=self.source.path) from None
+        told = []
+        for name in texts:
+            cells = self.frame.to_series(self.headings.index(name))
+            try:
+                told.append(_as_text(cells))
+            except pl.exceptions.PolarsError:
+                raise self.place(name).error(f"texts are needed here, not {cells.dtype}") from None
+        return told, read
 
 
 def _as_text(cells: pl.Series) -> pl.Series:
@@ -318,6 +324,12 @@ def _as_text(cells: pl.Series) -> pl.Series:
         zoned = cells.dtype.time_zone is not None
         clock = cells.dt.convert_time_zone("UTC") if zoned else cells
         return clock.cast(pl.Datetime("us")).dt.strftime("%Y-%m-%dT%H:%M:%S%.6f" + "Z" * zoned)
+    if (
+        cells.dtype.is_float()
+        and (cells.is_null() | ((cells % 1 == 0) & (cells.abs() < _EXACT))).all()
+    ):
+        # Whole numbers of which some are missing are fractions to many a program.
+        cells = cells.cast(pl.Int64, strict=False)
     texts = cells.cast(pl.String)
     return texts.set(texts.str.strip_chars() == "", None)
 

@@ -26,6 +26,8 @@ _NOTATIONS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f", "%Y
 _NUMBER = r"-?\d+(?:\.\d+)?"
 # Epoch seconds stay below this until the year 5138; milliseconds have been above it since 1973.
 MILLISECONDS_FROM = 1e11
+# As far apart are micro- and nanoseconds, as pandas and others write them.
+_FINER = ((1e17, 1e9), (1e14, 1e6), (MILLISECONDS_FROM, 1e3))
 # The year 9999 ends here, and calendars with it.
 _LAST_S = 253402300800.0
 GAP_POLICIES = ("refuse", "hold", "interpolate")
@@ -38,7 +40,8 @@ _MOST_STEPS = 100_000_000
 def instants(stamps: pl.Series, place: Place, *, tz: str | None) -> FloatArray:
     """Return epoch seconds from ISO 8601 texts or epoch numbers.
 
-    Epoch numbers from 10¹¹ on are milliseconds.
+    Epoch numbers from 10¹¹ on are milliseconds, and where all are from 10¹⁴ (10¹⁷) on, micro-
+    (nano-)seconds.
 
     Args:
         tz: The zone of stamps that carry no offset of their own.
@@ -86,8 +89,12 @@ def _from_epoch(texts: pl.Series, place: Place) -> FloatArray:
         row = int(numbers.is_null().arg_true()[0])
         raise place.error(f"{texts[row]!r} is not epoch seconds, as other times here are", row)
     seconds = np.array(numbers.to_numpy(), dtype=np.float64)
-    if np.abs(seconds).max() >= MILLISECONDS_FROM:
-        seconds /= 1000.0
+    least, most = np.abs(seconds).min(), np.abs(seconds).max()
+    for begin, per_second in _FINER:
+        # One slip among milliseconds makes no nanoseconds of them.
+        if most >= begin and (least >= begin or begin == MILLISECONDS_FROM):
+            seconds /= per_second
+            break
     beyond = np.abs(seconds) >= _LAST_S
     if beyond.any():
         row = int(np.flatnonzero(beyond)[0])
