@@ -24,7 +24,7 @@ from lowtide.grid import DECIDING
 from lowtide.job import Resources
 from lowtide.market.certificate import certify
 from lowtide.market.instance import make_instance
-from lowtide.market.lateness import counting, require_alone
+from lowtide.market.lateness import counting, prove_late, require_alone
 from lowtide.market.planner import Clock, solve
 from lowtide.market.planning import wait_rate
 from lowtide.market.prices import Prices
@@ -181,6 +181,25 @@ def test_the_same_seed_gives_the_same_bytes():
         first, second = (getattr(plan.stretches, name).tobytes() for plan in plans)
         assert first == second
     assert plans[0].prices.rent.tobytes() == plans[1].prices.rent.tobytes()
+
+
+def test_how_many_of_jobs_that_are_alike_must_be_late_is_proven():
+    alike = [plain_job(str(n), 0, 2, 22) for n in range(16)]
+    grid = draw_signal(np.random.default_rng(1), 60)
+    two = lt.Cluster(nodes=2, cpus_per_node=1)
+    watts = float(alike[0].profile.work[0].power_w)
+    caps = lt.Signal.from_values(
+        np.tile([2 * watts, watts], 30), start=grid.start, step_s=STEP_S, kind="power"
+    )
+    # A day has room for 12 of them, one after the other: on one node, or under a cap that leaves
+    # one of them alone in every other hour.
+    for cluster, cap in ((lt.Cluster(nodes=1, cpus_per_node=1), None), (two, caps)):
+        plan = lt.plan_cluster(alike, cluster, grid, effort=0.02, power_cap=cap)
+        assert len(plan.late) == plan.least_late == 4
+        instance = make_instance(as_workload(alike), cluster, grid, power_cap=cap)
+        proof = prove_late(instance)
+        assert certify(proof.instance, proof.prices) == pytest.approx(proof.bound, abs=1e-9)
+        assert proof.bound == pytest.approx(4)
 
 
 def test_who_cannot_be_in_time_is_named_with_the_proven_least_number():
