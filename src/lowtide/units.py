@@ -483,6 +483,15 @@ def format_percent(share: float | None, *, digits: int = 1) -> str:
     return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
 
 
+def format_less(share: float) -> str:
+    """Return in words how much less something is than another.
+
+    >>> format_less(0.127), format_less(-0.3)
+    ('12.7 % less', '30.0 % more')
+    """
+    return f"{format_percent(abs(share))} {'less' if share > -5e-4 else 'more'}"
+
+
 # In which words a quantity is told, by how its name ends.
 _WORDS: dict[str, Callable[[float], str]] = {
     "_j": format_energy,
