@@ -457,7 +457,14 @@ class ClusterPlan:
         return chart_of("cluster plan", self)
 
     def _repr_html_(self) -> str:
-        return format_html(str(self))
+        told = amount_in_words(self)
+        columns = [("what", "emissions or cost", "late jobs", "mean wait")]
+        for name, ran in (("plan", self.simulation), ("EASY", self.easy)):
+            if ran is not None:
+                late, wait = str(int(ran.missed.sum())), format_duration(float(ran.wait_s.mean()))
+                columns.append((name, told(amount_of(ran, self.weights)), late, wait))
+        worth = [(f"one more {one_of(each)} saves", told(self.worth(each))) for each in self.scarce]
+        return format_html(f"{self}.", [*zip(*columns, strict=True), *worth])
 
     def __repr__(self) -> str:
         return f"<ClusterPlan: {self}>"

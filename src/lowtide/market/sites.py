@@ -184,7 +184,8 @@ class SitesPlan:
         price = next(iter(self.sites.values())).signal
         money = price.kind == "price"
         told = (lambda x: f"{x:.4g} {price.currency}") if money else format_mass
-        text = f"{format_count(len(self), 'job')} at {len(self.sites)} sites: {told(self.amount)}"
+        sites = format_count(len(self.sites), "site")
+        text = f"{format_count(len(self), 'job')} at {sites}: {told(self.amount)}"
         if self.gap is not None and self.lower_bound_g is not None:
             gap = self.gap if self._joined.instance.wait.any() else None
             text += f", {words_of_proof(told, self.lower_bound_g, self.gap_g or 0.0, gap)}"
