@@ -135,7 +135,7 @@ def plan_cluster(
         for name, value in (
             ("--fair", fair),
             ("--explain", explain),
-            ("--image", image),
+            ("--image", image if by_hour else None),
             ("run.decide or run.weights", deciding(rules)),
             ("cluster.power_cap", planned_with(run.parameters) or None),
         ):
@@ -144,7 +144,7 @@ def plan_cluster(
         if by_hour:
             plan_by_hour(run, options, str(elastic), jobs_table, form)
         else:
-            plan_at_sites(run, options, elastic, jobs_table, form)
+            plan_at_sites(run, options, elastic, jobs_table, image, form)
         return
     jobs, signal, cluster = inputs_of(run.parameters)
     if cluster is None:
