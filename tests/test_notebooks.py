@@ -117,7 +117,9 @@ def test_everything_has_a_picture_and_words(tmp_path: Path) -> None:
     assert "deadline_misses" in done._repr_html_()
     together = lt.plan_cluster(jobs, cluster, signal, effort=0.02)
     assert drawn_as(together.chart())
-    assert "6 jobs" in together._repr_html_()
+    page = together._repr_html_()
+    assert "6 jobs" in page and "<th>plan</th><th>EASY</th>" in page
+    assert "<td>late jobs</td><td>0</td><td>0</td>" in page and "one more node saves" in page
     price = lt.Signal.from_values(
         [0.3, 0.1] * 24, start=START, step_s="1h", kind="price", unit="EUR/kWh"
     )

@@ -13,12 +13,15 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
 from lowtide.errors import LowtideError, UnknownName
 
 T = TypeVar("T")
+# The names of modules that are somebody's own: an error in one of them is not ours.
+_OWN: set[str] = set()
 
 
 class Registry(Generic[T]):
@@ -104,6 +107,15 @@ def source_of(name: str) -> Path | None:
     return None
 
 
+def place_of(error: BaseException) -> str | None:
+    """Return where in somebody's own class an error arose, None for one that arose elsewhere."""
+    frames = [(at.f_globals.get("__name__"), at, line) for at, line in walk_tb(error.__traceback__)]
+    for name, at, line in reversed(frames):
+        if name in _OWN:
+            return f"{Path(at.f_code.co_filename).name}, line {line}, in {at.f_code.co_name}"
+    return None
+
+
 def load_own(name: str, what: str, methods: tuple[str, ...]) -> Any:
     """Return the class that a name says the place of.
 
@@ -121,6 +133,8 @@ def load_own(name: str, what: str, methods: tuple[str, ...]) -> Any:
         raise LowtideError(
             f"{what} {name!r}: {place} cannot be imported, {type(error).__name__}: {error}"
         ) from error
+
+    _OWN.add(module.__name__)
 
     def fits(each: object) -> bool:
         return isinstance(each, type) and any(callable(getattr(each, m, None)) for m in methods)

@@ -459,16 +459,28 @@ def format_quantities(name: str, values: Sequence[Any]) -> list[str]:
     return [format_quantity(name, value) for value in values]
 
 
-def format_html(text: str) -> str:
+def format_html(text: str, rows: Sequence[Sequence[str]] = ()) -> str:
     """Return a text for people as a notebook shows it.
+
+    Args:
+        rows: A table below it, its head first.
 
     >>> format_html("a < b")
     '<pre>a &lt; b</pre>'
+    >>> format_html("a", [["what", "plan"], ["late jobs", "0"]]).count("<td")
+    2
     """
     # Notebooks alone ask for it, and all commands would wait for its table of characters.
     import html
 
-    return f"<pre>{html.escape(text)}</pre>"
+    def line(cells: Sequence[str], cell: str) -> str:
+        return "".join(f"<{cell}>{html.escape(each)}</{cell}>" for each in cells)
+
+    if not rows:
+        return f"<pre>{html.escape(text)}</pre>"
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows[1:])
+    head = f"<thead><tr>{line(rows[0], 'th')}</tr></thead>"
+    return f"<p>{html.escape(text)}</p><table>{head}<tbody>{body}</tbody></table>"
 
 
 def format_percent(share: float | None, *, digits: int = 1) -> str:
@@ -481,6 +493,15 @@ def format_percent(share: float | None, *, digits: int = 1) -> str:
         return MISSING
     # Rounding first, and adding 0, leaves no "-0.0 %".
     return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
+
+
+def format_less(share: float) -> str:
+    """Return in words how much less something is than another.
+
+    >>> format_less(0.127), format_less(-0.3)
+    ('12.7 % less', '30.0 % more')
+    """
+    return f"{format_percent(abs(share))} {'less' if share > -5e-4 else 'more'}"
 
 
 # In which words a quantity is told, by how its name ends.

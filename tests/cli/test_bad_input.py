@@ -165,6 +165,30 @@ def test_an_error_of_our_own_shows_no_traceback(
     assert "Traceback" in run(capsys, "grid", "sunny").err
 
 
+def test_a_scheduler_of_ones_own_that_breaks_is_told_from_an_error_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOWTIDE_DEBUG", raising=False)
+    Path("broken.py").write_text(
+        "class Broken:\n    def on(self, event, view):\n        raise KeyError('oops')\n"
+    )
+    Path("queue.toml").write_text(
+        '[grid]\nsynthetic = "sunny"\ndays = 3\n[cluster]\nnodes = 1\ncpus_per_node = 1\n'
+        '[workload]\nduration = "4h"\nwait = "6h"\nlengths = "1h"\n'
+        'arrivals = { kind = "periodic", period = "1h" }\n'
+        'jobs = { kind = "constant", power_w = 400 }\n'
+        '[sweep]\npolicy.name = ["broken.py:Broken"]\n'
+    )
+    answer = run(capsys, "simulate", "queue.toml")
+    assert answer.code == 2
+    assert answer.err.startswith("lowtide: broken.py, line 3, in on: KeyError: 'oops'. ")
+    assert "lowtide's own" not in answer.err
+    answer = run(capsys, "sweep", "queue.toml", "-o", "results", "-j", "1")
+    assert answer.code == 1
+    assert "1 × broken.py, line 3, in on: KeyError: 'oops'" in answer.out + answer.err
+
+
 def test_interrupting_ends_quietly(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

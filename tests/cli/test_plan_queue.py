@@ -41,3 +41,19 @@ def test_short_slots_are_told_in_so_many_columns_and_for_what_stops_the_bound_ho
     assert "At whatever moments jobs start and stop, no plan comes to less than" in rest[1]
     curve = [line for line in rest if "█" in line]
     assert curve and max(map(len, curve)) <= 80
+
+
+def test_a_plan_at_several_sites_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, image = tmp_path / "sites.toml", tmp_path / "sites.svg"
+    path.write_text(
+        '[grid]\nsynthetic = "sunny"\ndays = 3\n[cluster]\ncpus_per_node = 1\n'
+        '[workload]\nduration = "4h"\nwait = "6h"\nlengths = "1h"\n'
+        'arrivals = { kind = "periodic", period = "1h" }\n'
+        'jobs = { kind = "constant", power_w = 400 }\n'
+        "[sites.old]\nnodes = 1\n[sites.fast]\nnodes = 1\nspeed = 2.0\n"
+    )
+    answer = run(capsys, "plan-cluster", str(path), "--effort", "0.01", "--image", str(image))
+    assert answer.code == 0 and f"written: {image}" in answer.out
+    assert "fast: nodes held of 1" in image.read_text()

@@ -24,7 +24,7 @@ from lowtide.grid import DECIDING
 from lowtide.job import Resources
 from lowtide.market.certificate import certify
 from lowtide.market.instance import make_instance
-from lowtide.market.lateness import counting, require_alone
+from lowtide.market.lateness import counting, prove_late, require_alone
 from lowtide.market.planner import Clock, solve
 from lowtide.market.planning import wait_rate
 from lowtide.market.prices import Prices
@@ -181,6 +181,25 @@ def test_the_same_seed_gives_the_same_bytes():
         first, second = (getattr(plan.stretches, name).tobytes() for plan in plans)
         assert first == second
     assert plans[0].prices.rent.tobytes() == plans[1].prices.rent.tobytes()
+
+
+def test_how_many_of_jobs_that_are_alike_must_be_late_is_proven():
+    alike = [plain_job(str(n), 0, 2, 22) for n in range(16)]
+    grid = draw_signal(np.random.default_rng(1), 60)
+    two = lt.Cluster(nodes=2, cpus_per_node=1)
+    watts = float(alike[0].profile.work[0].power_w)
+    caps = lt.Signal.from_values(
+        np.tile([2 * watts, watts], 30), start=grid.start, step_s=STEP_S, kind="power"
+    )
+    # A day has room for 12 of them, one after the other: on one node, or under a cap that leaves
+    # one of them alone in every other hour.
+    for cluster, cap in ((lt.Cluster(nodes=1, cpus_per_node=1), None), (two, caps)):
+        plan = lt.plan_cluster(alike, cluster, grid, effort=0.02, power_cap=cap)
+        assert len(plan.late) == plan.least_late == 4
+        instance = make_instance(as_workload(alike), cluster, grid, power_cap=cap)
+        proof = prove_late(instance)
+        assert certify(proof.instance, proof.prices) == pytest.approx(proof.bound, abs=1e-9)
+        assert proof.bound == pytest.approx(4)
 
 
 def test_who_cannot_be_in_time_is_named_with_the_proven_least_number():
@@ -389,7 +408,7 @@ def test_a_power_cap_is_kept_though_nodes_boot_and_are_idle():
         # The simulator has looked at every moment; the bound is still that of the whole cap.
         assert plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
         assert plan.lower_bound_g <= plan.amount
-        assert plan.planned_on.terms["power_cap"] == cap_w
+        assert plan.planned_on.cluster.power_cap_w == cap_w
     assert kept >= 3
 
 
@@ -539,7 +558,7 @@ def test_quotes_say_what_a_job_displaces_and_what_an_hour_more_is_worth():
         ({"reserved": [(0, 5)]}, "nodes that are not there"),
         ({"reserved": [(0, 3600, 9)]}, "from 1 to 2 nodes may be away"),
         ({"power_cap": 5.0, "cluster": "idle"}, "less than the 200 W .* raise it by 195 W"),
-        ({"power_cap": 900.0}, "alone it would find room and power for 0 s.*cap by 100 W"),
+        ({"power_cap": 900.0}, "takes the cluster to 1000 W, above its power cap of 900 W"),
         ({"reserved": [(0, 9000, 2)]}, "for 30 min: that is 30 min too little"),
         ({"keeps": ["disks"]}, "may go on holding"),
         ({"fair": "jobs"}, "fair is 'users'"),
@@ -612,3 +631,28 @@ def test_jobs_that_fit_nowhere_are_refused_dropped_or_spread():
         lt.plan_cluster(jobs, cluster, grid)
     assert len(lt.plan_cluster(jobs, cluster, grid, oversized="drop", effort=0.02)) == 1
     assert len(lt.plan_cluster(jobs, cluster, grid, oversized="spread", effort=0.02)) == 2
+
+
+def test_a_plan_that_emits_more_says_so_and_a_cap_that_changes_is_not_minded_by_easy():
+    jobs = [plain_job(str(n), 0, 2, 4, watts=1000.0) for n in range(2)]
+    grid = Signal.from_values([100.0] * 4 + [400.0] * 8, start=0, step_s="1h")
+    two = lt.Cluster(nodes=2, cpus_per_node=1)
+    cap = Signal.from_values([1000.0] * 4 + [2000.0] * 8, start=0, step_s="1h", kind="power")
+    jobs[1:] = [plain_job("1", 0, 3, 4)]
+    plan = lt.plan_cluster(jobs, two, grid, effort=0.02, power_cap=cap)
+    assert "60.0 % more than EASY, which minds no cap that changes; nobody late" in str(plan)
+    # At all times it does, and there is nobody whose jobs came to more.
+    plan = lt.plan_cluster(jobs, two, grid, effort=0.02, power_cap=1000)
+    assert plan.easy is not None and plan.easy.missed.sum() == 0
+    assert str(plan).endswith("less than EASY; nobody late") and plan.users() == {}
+
+
+def test_what_is_no_cap_and_what_is_no_seed_is_refused():
+    jobs = [plain_job("a", 0, 2, 4)]
+    grid = Signal.from_values([100.0] * 12, start=0, step_s="1h")
+    one = lt.Cluster(nodes=1, cpus_per_node=1)
+    with pytest.raises(InvalidInput, match="a power cap is of kind 'power', in W, not average"):
+        lt.plan_cluster(jobs, one, grid, power_cap=grid)
+    for seed in (-1, 0.5, True):
+        with pytest.raises(InvalidInput, match="a seed is a whole number of at least 0"):
+            lt.plan_cluster(jobs, one, grid, seed=seed)

@@ -139,7 +139,8 @@ def _top(
 def main() -> None:
     """Run the command line; errors become one line on stderr and an exit code.
 
-    0 is success, 1 an error of lowtide's own, 2 bad input, 130 Ctrl-C.
+    0 is success, 1 an error of lowtide's own, 2 bad input, among it a class of the user's own that
+    breaks, 130 Ctrl-C.
     """
     # Who starts this may have closed them: no other file may come by their numbers.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -178,6 +179,14 @@ def main() -> None:
             _fail("interrupted", code=_INTERRUPTED)
         if os.environ.get("LOWTIDE_DEBUG"):
             traceback.print_exc()
+        from lowtide.registry import place_of
+
+        if (where := place_of(error)) is not None:
+            _fail(
+                f"{where}: {type(error).__name__}: {error}. With LOWTIDE_DEBUG=1 all calls that "
+                "led there are printed.",
+                code=2,
+            )
         _fail(
             f"an error of lowtide's own, {type(error).__name__}: {error}. "
             "Run again with LOWTIDE_DEBUG=1 and report what it prints.",

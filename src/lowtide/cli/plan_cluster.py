@@ -135,7 +135,7 @@ def plan_cluster(
         for name, value in (
             ("--fair", fair),
             ("--explain", explain),
-            ("--image", image),
+            ("--image", image if by_hour else None),
             ("run.decide or run.weights", deciding(rules)),
             ("cluster.power_cap", planned_with(run.parameters) or None),
         ):
@@ -144,7 +144,7 @@ def plan_cluster(
         if by_hour:
             plan_by_hour(run, options, str(elastic), jobs_table, form)
         else:
-            plan_at_sites(run, options, elastic, jobs_table, form)
+            plan_at_sites(run, options, elastic, jobs_table, image, form)
         return
     jobs, signal, cluster = inputs_of(run.parameters)
     if cluster is None:
@@ -313,11 +313,23 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
     from dataclasses import replace
 
     from lowtide.cli.chart import draw
+    from lowtide.grid import carbon_and_price
     from lowtide.market.cluster_plan import amount_in_words, one_of
-    from lowtide.units import format_duration, format_number, format_percent, format_time
+    from lowtide.units import (
+        format_duration,
+        format_mass,
+        format_number,
+        format_percent,
+        format_time,
+    )
 
     told = amount_in_words(plan)
     signal = plan.ruling
+    cost = carbon_and_price(plan.simulation.signal)[1]
+
+    def money(amount: float) -> str:
+        return f"{format_number(amount)} {'' if cost is None else cost.currency}"
+
     say(f"{plan}.")
     say_all(
         (
@@ -362,8 +374,8 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
     ]
     paid = plan.paid()
     for name, (ours, theirs) in (paid if len(paid) > 1 else {}).items():
-        what = f"jobs by {name}"
-        rows.append({"what": what, "words": format_number, "plan": ours, "EASY": theirs})
+        words = money if name == "price" else format_mass
+        rows.append({"what": f"jobs by {name}", "words": words, "plan": ours, "EASY": theirs})
     for row in rows:
         row |= {
             key: row["words"](row[key]) for key in ("plan", "EASY") if row[key] not in (None, "")
@@ -382,6 +394,8 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             print_rows(*_days(plan, name, price, zone, unit))
         say(f"One more {one} for the whole time would save about {told(plan.worth(name))}.")
     _show_moved(plan, zone)
+    if plan.late:
+        say("Prices count, beside what jobs emit or cost, what it takes that nobody is later yet.")
     for each in plan.late[:_SHOWN_LATE]:
         say(
             f"Job {plan.jobs.id[each.row]} is done {format_duration(each.by_s)} late: "

@@ -22,6 +22,7 @@ def plan_at_sites(
     options: Mapping[str, Any],
     elastic: str | None,
     jobs_table: Path | None,
+    image: Path | None,
     form: Form,
 ) -> None:
     """Plan the queue of a run at its sites, and tell it.
@@ -56,6 +57,12 @@ def plan_at_sites(
         show=lambda: _show(plan),
     )
     _write(jobs_table, _rows(plan), form)
+    if image is not None:
+        from lowtide.page.looks import save_image
+
+        save_image(plan.chart(), image)
+        if form.for_people:
+            say(f"written: {image}")
 
 
 def _write(path: Path | None, rows: list[dict[str, Any]], form: Form) -> None:

@@ -27,7 +27,7 @@ from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.results import Simulation
 from lowtide.simulator.simulation import as_workload, on_machines, simulate
 from lowtide.steps import Steps
-from lowtide.units import DurationLike, format_count, format_mass, format_percent, parse_duration
+from lowtide.units import DurationLike, format_count, format_less, format_mass, parse_duration
 from lowtide.workload import IntArray, Workload
 
 # Into so many parts a step of the signal is cut where there are no more jobs than this.
@@ -185,7 +185,7 @@ class ElasticPlan:
         if self.gap_g is not None:
             text += words_of_proof(told, self.lower_bound_g, self.gap_g, None)
         if self.saving is not None:
-            text += f"; {format_percent(self.saving)} less than EASY at their own width"
+            text += f"; {format_less(self.saving)} than EASY at their own width"
         late = f"{format_count(self.late.size, 'job')} late" if self.late.size else "nobody late"
         return f"{text}; {self.changing.size} change their width; {late}"
 
@@ -234,7 +234,7 @@ def plan_elastic(
     >>> plan.amount, plan.nodes_of("a").values.tolist()
     (400.0, [2.0, 0.0, 2.0, 0.0])
     """
-    require_options(gap, effort, seconds)
+    require_options(gap, effort, seconds, seed)
     clock = Clock(seconds)
     workload = on_machines(as_workload(jobs), cluster, "refuse", any_size=False)
     layers = layers_of(elastic)

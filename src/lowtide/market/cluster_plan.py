@@ -31,9 +31,9 @@ from lowtide.units import (
     format_count,
     format_duration,
     format_html,
+    format_less,
     format_mass,
     format_number,
-    format_percent,
 )
 from lowtide.workload import Workload
 
@@ -391,14 +391,14 @@ class ClusterPlan:
         return found
 
     def users(self) -> dict[str, tuple[float, float | None]]:
-        """Return what the jobs of each user come to here, and under EASY."""
-        names = np.array([str(each) for each in self.jobs.user])
-        found: dict[str, tuple[float, float | None]] = {}
-        for name in np.unique(names).tolist():
-            some = names == name
-            theirs = None if self.easy is None else float(self.easy.tally.amount[some].sum())
-            found[name] = (float(self.tally.amount[some].sum()), theirs)
-        return found
+        """Return what the jobs of each user who is named come to here, and under EASY."""
+        known = np.array([each is not None for each in self.jobs.user])
+        names, user = np.unique([str(each) for each in self.jobs.user[known]], return_inverse=True)
+        ours = np.bincount(user, weights=self.tally.amount[known]).tolist()
+        theirs: list[Any] = [None] * names.size
+        if self.easy is not None:
+            theirs = np.bincount(user, weights=self.easy.tally.amount[known]).tolist()
+        return dict(zip(names.tolist(), zip(ours, theirs, strict=True), strict=True))
 
     def summary(self) -> dict[str, Any]:
         """Return the plan as a whole: one number per question, None where there is none."""
@@ -457,7 +457,14 @@ class ClusterPlan:
         return chart_of("cluster plan", self)
 
     def _repr_html_(self) -> str:
-        return format_html(str(self))
+        told = amount_in_words(self)
+        columns = [("what", "emissions or cost", "late jobs", "mean wait")]
+        for name, ran in (("plan", self.simulation), ("EASY", self.easy)):
+            if ran is not None:
+                late, wait = str(int(ran.missed.sum())), format_duration(float(ran.wait_s.mean()))
+                columns.append((name, told(amount_of(ran, self.weights)), late, wait))
+        worth = [(f"one more {one_of(each)} saves", told(self.worth(each))) for each in self.scarce]
+        return format_html(f"{self}.", [*zip(*columns, strict=True), *worth])
 
     def __repr__(self) -> str:
         return f"<ClusterPlan: {self}>"
@@ -470,7 +477,9 @@ class ClusterPlan:
         ]
         parts[0] += f", {self.proof_in_words(told)}"
         if self.saving is not None:
-            parts.append(f"{format_percent(self.saving)} less than EASY")
+            capped = isinstance(self._instance.terms["power_cap"], Signal)
+            unlike = ", which minds no cap that changes" * capped
+            parts.append(f"{format_less(self.saving)} than EASY{unlike}")
         if self.late:
             longest = max(each.by_s for each in self.late)
             parts.append(

@@ -554,6 +554,8 @@ def _cap_kw(
         without = np.full(edges.size - 1, np.inf)
         return without, without
     if isinstance(power_cap, Signal):
+        if power_cap.kind != "power":
+            raise InvalidInput(f"a power cap is of kind 'power', in W, not {power_cap.label}")
         power_cap.require(float(edges[0]), float(edges[-1]), what="the power cap")
         mean = np.diff(power_cap.integral(np.full(edges.size, edges[0]), edges))
         mean /= edges[1] - edges[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from lowtide.workload import IntArray, Workload
 
 # Passes for a bound on how many jobs must be late.
 _PASSES = 300
+# How far above it steps aim, as a share of it, and of how many jobs where it is less.
+_AIM, _UNIT = 0.2, 2.5
 # How often who is late is searched for, and how readily another is.
 _TURNS = 4
 _RESTLESS = 0.35
@@ -124,11 +127,58 @@ def whole_jobs(bound: float) -> int:
 
 def prove_late(instance: Instance, is_over: Callable[[], bool] = lambda: False) -> Auction:
     """Return prices that prove how many jobs cannot be in time, whatever is planned."""
-    auction = Auction(counting(instance), aim=0.2, unit=2.5)
+    auction = _tried(Auction(counting(instance), aim=_AIM, unit=_UNIT), is_over)
+    even = None if is_over() else _even_prices(auction)
+    if even is None:
+        return auction
+    return _tried(Auction(auction.instance, even, aim=_AIM, unit=_UNIT), is_over)
+
+
+def _tried(auction: Auction, is_over: Callable[[], bool]) -> Auction:
+    """Return an auction when no more of its prices are worth trying."""
     for _ in range(_PASSES):
         if not auction.advance() or is_over():
             break
     return auction
+
+
+def _even_prices(auction: Auction) -> Prices | None:
+    """Return prices of one thing, the same throughout a while, that prove more; None for none.
+
+    Jobs that are alike all run to where it is cheapest, and prices that begin at nothing prove
+    nothing then. At prices that leave nobody out what each pays grows with them, so that the best
+    of all multiples is known at once.
+    """
+    instance = auction.instance
+    best, found = whole_jobs(auction.bound) + 1e-6, None
+    many, caps = len(instance.resources), instance.cap_kw[0]
+    there = np.vstack([instance.usable, caps])
+    there[~np.isfinite(there)] = 0.0
+    for row, (begin, end) in product(range(len(there)), _spans(instance.slots)):
+        span = there[row, begin:end]
+        for where in (span > 0, (span > 0) & (span < span.mean())):
+            if not where.any():
+                continue
+            each = np.zeros(there.shape)
+            # Who held all of it would pay half of what it counts to leave a job out.
+            each[row, begin:end] = 0.5 * where / span[where].sum()
+            low = Prices(rent=each[:many], power=each[many:].reshape(caps.shape))
+            auction.price(low)
+            paid = np.sort(auction.reduced[auction.reduced > 1e-12])
+            if not paid.size:
+                continue
+            bounds = (np.cumsum(paid) - 0.5) / paid + np.arange(paid.size - 1, -1, -1.0)
+            if bounds.max() > best:
+                best, times = float(bounds.max()), 1 / paid[np.argmax(bounds)]
+                found = Prices(rent=times * low.rent, power=times * low.power)
+    return found
+
+
+def _spans(slots: int) -> list[tuple[int, int]]:
+    """Return slots from and to which prices are tried: all, each half and each quarter."""
+    edges = np.linspace(0, slots, 5).round().astype(int).tolist()
+    spans = {(edges[at], edges[at + width]) for width in (4, 2, 1) for at in range(0, 4, width)}
+    return sorted(each for each in spans if each[0] < each[1])
 
 
 def fewest_late(

@@ -196,7 +196,7 @@ def solve(
     )
 
 
-def require_options(gap: float, effort: float, seconds: float | None) -> None:
+def require_options(gap: float, effort: float, seconds: float | None, seed: int) -> None:
     """Refuse budgets that are none."""
     for name, value in (("gap", gap), ("effort", effort), ("seconds", seconds)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -207,3 +207,5 @@ def require_options(gap: float, effort: float, seconds: float | None) -> None:
         raise InvalidInput(f"effort is more than 0, 1 for the usual, not {effort!r}")
     if seconds is not None and not seconds > 0:
         raise InvalidInput(f"seconds are more than 0, not {seconds!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
+        raise InvalidInput(f"a seed is a whole number of at least 0, not {seed!r}")

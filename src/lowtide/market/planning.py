@@ -112,7 +112,7 @@ def plan_cluster(
     >>> plan.amount, round(plan.lower_bound_g, 1)
     (300.0, 300.0)
     """
-    require_options(gap, effort, seconds)
+    require_options(gap, effort, seconds, seed)
     clock = Clock(seconds)
     if not isinstance(cluster, Cluster):
         raise InvalidInput(f"a cluster is a Cluster(nodes=..., cpus_per_node=...), not {cluster!r}")
@@ -138,6 +138,9 @@ def plan_cluster(
             "answer it: simulate the policy cluster_plan, or leave failures out"
         )
     target = deciding_signal(signal) if weights is None else mixed_signal(signal, weights)
+    if isinstance(power_cap, int | float):
+        # What holds at all times is minded by EASY too, which a plan is told against.
+        cluster, power_cap = replace(cluster, power_cap_w=power_cap), None
     if power_cap is None and cluster.power_cap_w is not None:
         require_cap(cluster, cluster.power_cap_w)
     workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)

@@ -38,8 +38,8 @@ from lowtide.units import (
     DurationLike,
     format_count,
     format_html,
+    format_less,
     format_mass,
-    format_percent,
     parse_duration,
 )
 from lowtide.workload import IntArray, Workload
@@ -184,12 +184,13 @@ class SitesPlan:
         price = next(iter(self.sites.values())).signal
         money = price.kind == "price"
         told = (lambda x: f"{x:.4g} {price.currency}") if money else format_mass
-        text = f"{format_count(len(self), 'job')} at {len(self.sites)} sites: {told(self.amount)}"
+        sites = format_count(len(self.sites), "site")
+        text = f"{format_count(len(self), 'job')} at {sites}: {told(self.amount)}"
         if self.gap is not None and self.lower_bound_g is not None:
             gap = self.gap if self._joined.instance.wait.any() else None
             text += f", {words_of_proof(told, self.lower_bound_g, self.gap_g or 0.0, gap)}"
         if self.saving is not None:
-            text += f"; {format_percent(self.saving)} less than at home at once"
+            text += f"; {format_less(self.saving)} than at home at once"
         late = f"{format_count(self.late.size, 'job')} late, at least {self.least_late} must be"
         return f"{text}; {self.moved} moved; {late if self.late.size else 'nobody late'}"
 
@@ -240,7 +241,7 @@ def plan_sites(
     >>> plan.amount, plan.moved
     (370.0, 1)
     """
-    require_options(gap, effort, seconds)
+    require_options(gap, effort, seconds, seed)
     clock = Clock(seconds)
     workload = as_workload(jobs)
     kinds = {each.signal.kind for each in sites.values() if isinstance(each, Site)}

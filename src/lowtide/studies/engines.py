@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from lowtide import compiled
 from lowtide.errors import InvalidInput, LowtideError, UnknownName
 from lowtide.interruption import is_interrupt
+from lowtide.registry import place_of
 from lowtide.units import format_count
 
 # How often a run is tried again whose worker died: machines fail, and so do programs.
@@ -98,7 +99,8 @@ def attempt(function: RunFunction, task: Task, attempts: int = 1) -> Outcome:
     except (Exception, SystemExit) as error:
         if is_interrupt(error):
             raise KeyboardInterrupt from error
-        reason = f"{type(error).__name__}: {error}"
+        where = place_of(error)
+        reason = f"{'' if where is None else f'{where}: '}{type(error).__name__}: {error}"
     wall_s = perf_counter() - clock
     return Outcome(id=task.id, row=row, reason=reason, wall_s=wall_s, attempts=attempts)
 
