@@ -11,7 +11,7 @@ in which everything is drawn at once say how far that carries. In each cell:
     booked       a published start policy that looks at the machines: `booked` carbon_time
     carbon_time  that policy as published, which decides as if the machines were empty; then EASY
 
-    python benchmarks/limited_machines.py FOLDER            the study of the page: 14 CPU minutes
+    python benchmarks/limited_machines.py FOLDER            the study of the page: 16 CPU minutes
     python benchmarks/limited_machines.py FOLDER small      a few cells of few jobs
     python benchmarks/limited_machines.py FOLDER load jobs=1000 seed=1,2,3    some, of more jobs
 
