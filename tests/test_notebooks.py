@@ -114,7 +114,7 @@ def test_everything_has_a_picture_and_words(tmp_path: Path) -> None:
     done = lt.simulate(jobs, signal, cluster=cluster, policy="oracle", discipline="easy")
     document = drawn_as(done.chart())
     assert len(document["vconcat"]) == 4
-    assert "deadline_misses" in done._repr_html_()
+    assert "<td>deadline_misses</td><td>0</td>" in done._repr_html_()
     together = lt.plan_cluster(jobs, cluster, signal, effort=0.02)
     assert drawn_as(together.chart())
     page = together._repr_html_()
@@ -140,7 +140,8 @@ def test_everything_has_a_picture_and_words(tmp_path: Path) -> None:
     write_study(tmp_path / "study", **few)
     study = read_study(tmp_path / "study")
     assert study.chart().to_dict(validate=False)["datasets"]
-    assert "missed deadlines" in study._repr_html_()
+    page = study._repr_html_()
+    assert "missed deadlines</th>" in page and page.count("<tr>") == 1 + len(study.ranking)
     assert signal._repr_html_().startswith("<pre>")
 
 

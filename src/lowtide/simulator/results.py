@@ -91,8 +91,8 @@ class Simulation:
             *("jobs", "deadline_misses", f"total_{counted}", f"baseline_total_{counted}"),
             *("saving", "mean_wait_s", "p99_wait_s", "mean_slowdown", "utilisation"),
         )
-        lines = [f"{key:<28}{format_quantity(key, told[key])}" for key in shown if key in told]
-        return format_html("\n".join([repr(self), "", *lines]))
+        rows = [(key, format_quantity(key, told[key])) for key in shown if key in told]
+        return format_html(repr(self), [("of all jobs", "this run"), *rows])
 
     @property
     def wait_s(self) -> FloatArray:

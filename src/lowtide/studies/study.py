@@ -167,9 +167,9 @@ class Study:
         from lowtide.studies.policies import policies_table
 
         table = policies_table(self)
-        lines = [" | ".join(map(str, row)) for row in (table.header, *table.rows)]
         head = f"{self.title}: {format_count(len(self), 'run')}, {self.grids}"
-        return format_html("\n".join([head, "", *lines]))
+        rows = [[str(cell) for cell in row] for row in (table.header, *table.rows)]
+        return format_html(head, rows)
 
     @property
     def title(self) -> str:
