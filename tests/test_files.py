@@ -59,7 +59,7 @@ def test_a_folder_in_the_way_is_a_file_problem(tmp_path):
     with pytest.raises(FileProblem, match="cannot write"):
         files.write_whole(tmp_path / "a.txt", "new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
-    with pytest.raises(FileProblem, match="cannot read"):
+    with pytest.raises(FileProblem, match="is a folder: name a file in it"):
         files.read_bytes(tmp_path / "a.txt")
 
 

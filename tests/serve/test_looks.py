@@ -65,7 +65,7 @@ OF_NOBODY = {
         ("/enter/{key}", "/leave", "/stop/{key}", "/api/v1/token"), "doors, that show nothing"
     ),
     "/jobs/{ref}/links": "a form, and nobody's but whose job it is",
-    "/shared/{key}": "what its maker shows of theirs, as in `test_sharing`",
+    "/shared/{key}": "what its maker shows of theirs, as in `test_job_links`",
     **dict.fromkeys(
         ("/settings/mails", "/settings/tokens", "/settings/tokens/{number:int}"),
         "forms of the staff's own settings",

@@ -24,8 +24,9 @@ _EVERY = 25
 # Of queues with so few states so many times as many.
 _FEW_CELLS = 1e5
 _PATIENT = 3
-# An effort at which so many are tried that it is worth it to keep to their direction.
-_MANY = 0.1
+# An effort at which so many are tried that it is worth it to keep to their direction; what a few
+# jobs ask for leaps from price to price.
+_MANY, _SEVERAL = 0.1, 10
 # By which share better prices prove more than the last ones, for all the time there is, to go on;
 # and after which share of it that is looked at: prices get better by leaps.
 _WORTH, _LOOK = 3e-4, 0.1
@@ -126,7 +127,8 @@ def solve(
     cells = float(((rows["end"] - rows["part"] + 1.0) * rows["delays"]).sum())
     # Where a pass takes no time, the last thousandth of the bound is worth some more.
     patient = cells <= _FEW_CELLS
-    auction = Auction(instance, prices, patient=patient, steady=patient and effort >= _MANY)
+    steady = patient and effort >= _MANY and len(instance) >= _SEVERAL
+    auction = Auction(instance, prices, patient=patient, steady=steady)
     budget = Budget(auction, gap, clock)
     if prices is None:
         auction.begin_with(first_prices(instance, budget.is_over))
